@@ -37,7 +37,7 @@ class TrainConfig:
     minibatch_size: int = _setting(8192, "Rows per gradient step, whole segments.", low=1)
     update_epochs: int = _setting(1, "Passes over the rows of an update.", low=1)
     learning_rate: float = _setting(0.003, "Step size of the optimizer.", above=0)
-    anneal_lr: bool = _setting(True, "Lower the learning rate to its minimum along a cosine.")
+    anneal_lr: bool = _setting(True, "Lower the learning rate to its minimum over the run.")
     min_lr_ratio: float = _setting(
         0.0, "Last learning rate as a share of the first.", low=0, high=1
     )
@@ -363,7 +363,8 @@ def parse_flags(flags: Iterable[str]) -> dict[str, Any]:
         if not flag.startswith("--") or flag == "--":
             raise ConfigError(f"{flag!r} is not a flag; settings are given as --section.key value")
         name, equals, text = flag[2:].partition("=")
-        key, value = name.replace("-", "_"), text
+        key = name.replace("-", "_")
+        value: str | bool = text
         if key.startswith("no_") and not equals:
             key, value = key.removeprefix("no_"), False
         elif not equals:

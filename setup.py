@@ -1,0 +1,35 @@
+"""Builds the core extension and maps the folders under envs/ to the package pufferlib.envs."""
+
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+ROOT = Path(__file__).parent
+LIBRARY = ["pufferlib", "pufferlib.native", "pufferlib.vector"]
+LIBRARY += [f"pufferlib.{p.parent.name}" for p in ROOT.glob("pufferlib/*/__init__.py")]
+ENVS = [p.parent.relative_to(ROOT / "envs") for p in ROOT.glob("envs/**/__init__.py")]
+
+setup(
+    packages=sorted(set(LIBRARY)) + [".".join(("pufferlib.envs", *p.parts)) for p in ENVS],
+    package_dir={"pufferlib.envs": "envs"},
+    package_data={
+        "pufferlib": ["*.toml", "py.typed"],
+        "pufferlib.native": ["*.h", "*.c"],
+        "pufferlib.envs": ["*/*.h", "*/*.toml", "*/*.md", "*/*.png", "*/*.gif"],
+    },
+    exclude_package_data={"pufferlib.native": ["core.c"]},
+    ext_modules=cythonize(
+        [
+            Extension(
+                "pufferlib.native.core",
+                ["pufferlib/native/core.pyx"],
+                depends=[str(p.relative_to(ROOT)) for p in ROOT.glob("pufferlib/native/*.h")],
+                extra_compile_args=["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-pthread"],
+                extra_link_args=["-pthread"],
+                libraries=["dl"],
+            )
+        ],
+        language_level=3,
+    ),
+)
