@@ -170,7 +170,7 @@ class Setting:
         """The values it takes, in words."""
         words = []
         if int in self.kinds or float in self.kinds:
-            limits = {"at least": self.low, "above": self.above}
+            limits = {"of at least": self.low, "above": self.above}
             limits |= {"at most": self.high, "below": self.below}
             bounds = [f"{text} {limit:g}" for text, limit in limits.items() if limit is not None]
             number = "a whole number" if int in self.kinds else "a number"
@@ -284,10 +284,9 @@ class Config:
         for section in (*SECTIONS, "env"):
             lines += ["", f"[{section}]"]
             for name, value in _items(getattr(self, section)):
-                comment = self.sources.get(f"{section}.{name}", "")
-                lines.append(
-                    f"{_toml_key(name)} = {_toml(value)}" + f"  # {comment}" * bool(comment)
-                )
+                source = self.sources.get(f"{section}.{name}")
+                comment = f"  # {_toml(source)[1:-1]}" if source else ""
+                lines.append(f"{_toml_key(name)} = {_toml(value)}{comment}")
         return "\n".join(lines) + "\n"
 
     @classmethod
