@@ -8,13 +8,17 @@ C, so memory outlives its users; a wrong type, shape, layout or a read-only arra
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport aligned_alloc, calloc, free
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from difflib import get_close_matches
 
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError
+
+
+cdef extern from "stdlib.h":
+    void *aligned_alloc(size_t alignment, size_t size)
 
 
 cdef extern from "dlfcn.h":
@@ -120,9 +124,9 @@ cdef extern from "kernels.h" nogil:
 
 # ---------------------------------------------------------------- arrays
 
-cdef dict FORMATS = {
-    "uint8": ("B",), "int8": ("b",), "int16": ("h",), "int32": ("i", "l"), "float32": ("f",),
-    "bool": ("?", "B"), "uint64": ("L", "Q"),
+cdef dict FORMATS = {  # dtype -> (item size in bytes, *struct formats that mean it)
+    "uint8": (1, "B"), "int8": (1, "b"), "int16": (2, "h"), "int32": (4, "i", "l"),
+    "float32": (4, "f"), "bool": (1, "?"), "uint64": (8, "L", "Q"),
 }
 cdef tuple OBS_DTYPES = ("uint8", "int8", "int16", "int32", "float32")
 
@@ -145,8 +149,8 @@ cdef class Held:
         self.taken = True
         form = (<bytes>self.buffer.format).decode() if self.buffer.format != NULL else "B"
         found = tuple(self.buffer.shape[i] for i in range(self.buffer.ndim))
-        size = int(dtype[-2:]) // 8 if dtype[-1].isdigit() and dtype[-2:] != "t8" else 1
-        if form not in FORMATS[dtype] or self.buffer.itemsize != size or found != shape:
+        size, *forms = FORMATS[dtype]
+        if form not in forms or self.buffer.itemsize != size or found != shape:
             raise APIUsageError(f"{expected}, got {given}")
 
     def __dealloc__(self):
@@ -258,10 +262,18 @@ cdef class Params:
     def __dealloc__(self):
         free(self.bytes_)
 
-    num_agents = property(lambda self: (<Params>self).spec.num_agents)
-    state_bytes = property(lambda self: (<Params>self).spec.state_bytes)
-    frames_per_second = property(lambda self: (<Params>self).spec.frames_per_second)
-    canvas_shape = property(lambda self: ((<Params>self).spec.height, (<Params>self).spec.width, 3))
+    @property
+    def num_agents(self):
+        return self.spec.num_agents
+
+    @property
+    def frames_per_second(self):
+        return self.spec.frames_per_second
+
+    @property
+    def canvas_shape(self):
+        """(height, width, 3) of a picture."""
+        return (self.spec.height, self.spec.width, 3)
 
     @property
     def observation(self):
@@ -350,7 +362,8 @@ cdef class Worlds:
     def __init__(self, Params params, buffers, int64_t num_envs, int64_t batch_size,
                  int num_threads, agent_ids):
         cdef int64_t rows = num_envs * params.spec.num_agents
-        cdef int64_t k, sizes[6], offset = 0
+        cdef int64_t k
+        cdef int64_t sizes[6]
         dtype, shape = params.observation[:2]
         self.params, self.num_envs, self.batch_size = params, num_envs, batch_size
         self.num_threads = num_threads
