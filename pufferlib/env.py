@@ -58,7 +58,17 @@ class PufferEnv:
             buf = _buffers.allocate(
                 self.num_agents, self.single_observation_space, self.single_action_space
             )
-        elif len(buf) != self.num_agents:
+        self.rebind(buf)
+        self.observation_space = joint_space(self.single_observation_space, self.num_agents)
+        self.action_space = joint_space(self.single_action_space, self.num_agents)
+        self.agent_ids = np.arange(self.num_agents)
+
+    def rebind(self, buf: _buffers.Buffers) -> None:
+        """Read and write other rows from now on; before the first reset, or between two steps.
+
+        An environment that keeps addresses or views of its rows must override this.
+        """
+        if len(buf) != self.num_agents:
             raise APIUsageError(f"buf has {len(buf)} rows for {self.num_agents} agents")
         self.buf = buf
         self.observations = buf.observations
@@ -68,9 +78,6 @@ class PufferEnv:
         self.terminals = buf.terminals
         self.truncations = buf.truncations
         self.masks = buf.masks
-        self.observation_space = joint_space(self.single_observation_space, self.num_agents)
-        self.action_space = joint_space(self.single_action_space, self.num_agents)
-        self.agent_ids = np.arange(self.num_agents)
 
     def reset(self, seed: int | None = None):
         """Begin every episode anew → (observations [A, *O], infos)."""
@@ -83,6 +90,15 @@ class PufferEnv:
     def render(self):
         """One frame as `render_mode` asks for; None where there is nothing to show."""
         return None
+
+    def episodes(self) -> list[dict]:
+        """Records of the episodes that ended since the last call, if the infos do not tell.
+
+        A record has `env` (index within this environment), `episode_return`, `episode_length`
+        and numeric fields of the environment's own; it may stand for several episodes of equal
+        weight by `episodes`, their number.
+        """
+        return []
 
     def notify(self):
         """Called when the owner of the vector calls `notify`; does nothing by default."""

@@ -1,0 +1,124 @@
+"""From a name or a folder to an environment: whatever lies under envs/ is registered."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from pufferlib.exceptions import APIUsageError, EnvironmentSetupError
+from pufferlib.native.core import Library
+from pufferlib.native_env import NativeEnv, load_library
+
+PACKAGE = "pufferlib.envs"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One environment: a folder with a header `<name>.h` (native) or an `__init__.py` (Python).
+
+    Calling an entry makes one environment: `entry(buf=None, **parameters)`.
+    """
+
+    name: str
+    folder: Path
+
+    @property
+    def is_native(self) -> bool:
+        return (self.folder / f"{self.folder.name}.h").is_file()
+
+    @property
+    def config_path(self) -> Path:
+        return self.folder / "config.toml"
+
+    @property
+    def library(self) -> Library:
+        """The compiled library of a native environment."""
+        return load_library(self.folder)
+
+    def module(self):
+        """The Python package of the environment's folder.
+
+        Raises `EnvironmentSetupError` with the command that installs what is missing.
+        """
+        try:
+            if self.folder.parent == envs_folder():
+                return importlib.import_module(f"{PACKAGE}.{self.folder.name}")
+            return _import_folder(self.folder)
+        except ModuleNotFoundError as error:
+            command = self._install_command()
+            if command is None:
+                raise
+            raise EnvironmentSetupError(
+                f"environment {self.name!r} needs the package {error.name!r}, which is not "
+                f"installed; install it with: {command}"
+            ) from error
+
+    def _install_command(self) -> str | None:
+        if not self.config_path.is_file():
+            return None
+        requires = tomllib.loads(self.config_path.read_text()).get("package", {}).get("requires")
+        return "pip install " + " ".join(f"'{r}'" for r in requires) if requires else None
+
+    def __call__(self, buf=None, **parameters):
+        if self.is_native:
+            return NativeEnv(self.library, buf=buf, **parameters)
+        return self.module().make(**parameters)
+
+
+def envs_folder() -> Path:
+    """The folder whose subfolders are registered."""
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise EnvironmentSetupError(f"the package {PACKAGE} is not installed; run: make setup")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def names() -> list[str]:
+    """The names of all registered environments, sorted."""
+    return sorted(
+        folder.name
+        for folder in envs_folder().iterdir()
+        if (folder / f"{folder.name}.h").is_file() or (folder / "__init__.py").is_file()
+    )
+
+
+def find(name: str | Path) -> Entry:
+    """The entry of a registered name or of a folder anywhere on disk.
+
+    Raises `APIUsageError` naming near names if there is neither.
+    """
+    if str(name) in names():
+        return Entry(str(name), envs_folder() / str(name))
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        folder = folder.resolve()
+        entry = Entry(folder.name, folder)
+        if entry.is_native or (folder / "__init__.py").is_file():
+            return entry
+        raise APIUsageError(
+            f"{folder} is no environment: it has neither {folder.name}.h nor __init__.py"
+        )
+    near = get_close_matches(str(name), names(), 3, 0.5)
+    raise APIUsageError(
+        f"no environment {str(name)!r}"
+        + (f"; did you mean {' or '.join(near)}?" if near else "")
+        + f" Registered: {', '.join(names())}. A folder's path works as well."
+    )
+
+
+@cache
+def _import_folder(folder: Path):
+    name = f"puffer_env_{folder.name}"
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

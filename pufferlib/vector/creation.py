@@ -1,0 +1,89 @@
+"""What `vector.make` is given, turned into one factory for each environment."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import gymnasium
+
+from pufferlib import registry
+from pufferlib.emulation import GymnasiumPufferEnv, GymToGymnasium
+from pufferlib.env import PufferEnv
+from pufferlib.exceptions import APIUsageError
+
+
+def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Callable]:
+    """One `factory(buf=None) -> PufferEnv` for each environment.
+
+    `creators` is a name, a folder, a callable, or a list of those of length `num_envs`; `env_args`
+    and `env_kwargs` one value for all or a list of length `num_envs`.
+    """
+    if isinstance(creators, list | tuple):
+        _check_length("creators", creators, num_envs)
+    else:
+        creators = [creators] * num_envs
+    args = _one_each("env_args", env_args, num_envs, (), list)
+    kwargs = _one_each("env_kwargs", env_kwargs, num_envs, {}, Mapping)
+    made: dict[str, registry.Entry] = {}
+    factories = []
+    for creator, one_args, one_kwargs in zip(creators, args, kwargs, strict=True):
+        if isinstance(creator, str | Path):
+            creator = made.setdefault(str(creator), registry.find(creator))
+        if not callable(creator):
+            raise APIUsageError(
+                f"an environment creator is a {type(creator).__name__}; expected a registered "
+                "name, a folder, or a callable that returns an environment"
+            )
+        factories.append(Factory(creator, tuple(one_args), dict(one_kwargs)))
+    return factories
+
+
+class Factory:
+    """Makes one environment from a creator and its arguments, wrapped if it needs to be."""
+
+    def __init__(self, creator: Callable, args: tuple, kwargs: dict):
+        self.creator, self.args, self.kwargs = creator, args, kwargs
+
+    def __call__(self, buf=None) -> PufferEnv:
+        kwargs = dict(self.kwargs)
+        if buf is not None and _accepts_buf(self.creator):
+            kwargs["buf"] = buf
+        env = wrap(self.creator(*self.args, **kwargs), buf=buf)
+        if buf is not None and env.buf is not buf:
+            env.rebind(buf)
+        return env
+
+
+def wrap(env, *, buf=None) -> PufferEnv:
+    """`env` as a PufferEnv: itself, a Gymnasium environment, or one of the old Gym."""
+    if isinstance(env, PufferEnv):
+        return env
+    if not isinstance(env, gymnasium.Env):
+        env = GymToGymnasium(env)
+    return GymnasiumPufferEnv(env=env, buf=buf)
+
+
+def _accepts_buf(creator: Callable) -> bool:
+    try:
+        return "buf" in inspect.signature(creator).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _one_each(name, value, num_envs, empty, single_type) -> list:
+    if value is None:
+        return [empty] * num_envs
+    many = isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Mapping)
+    if single_type is Mapping:
+        many = not isinstance(value, Mapping)
+    if not many:
+        return [value] * num_envs
+    _check_length(name, value, num_envs)
+    return list(value)
+
+
+def _check_length(name: str, values, num_envs: int) -> None:
+    if len(values) != num_envs:
+        raise APIUsageError(f"{name} has {len(values)} entries for num_envs = {num_envs}")
