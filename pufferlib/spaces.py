@@ -192,7 +192,7 @@ class Packer:
         def write_structure(value):
             try:
                 write(value)
-            except (AttributeError, TypeError):
+            except (AttributeError, TypeError, OverflowError):
                 self.check(value)
                 raise
 
@@ -230,6 +230,13 @@ class Packer:
             return write_tuple
         leaf, view = self.layout.leaves[structure], views[structure]
         dtype, shape, convert = leaf.dtype, leaf.shape, partial(self._convert, leaf)
+        if isinstance(self._members[structure], spaces.Discrete):
+            kinds = (int, dtype.type)
+
+            def write_choice(value):
+                view[...] = value if value.__class__ in kinds else convert(value)
+
+            return write_choice
 
         def write_array(value):
             try:
