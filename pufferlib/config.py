@@ -418,12 +418,16 @@ def _read(path: Path) -> str:
 
 
 def _flatten(text: str, *, source: str) -> tuple[dict[str, Any], str]:
-    """TOML text as full keys and values, and its `env_name` ("" without one)."""
+    """TOML text as full keys and values, and its `env_name` ("" without one).
+
+    The table [package] belongs to the registry.
+    """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
     env_name = tables.pop("env_name", "")
+    tables.pop("package", None)
     values = {}
     for section, table in tables.items():
         if not isinstance(table, dict):

@@ -154,7 +154,7 @@ def test_what_a_killed_process_left_is_ignored_and_then_removed(tmp_path):
     shutil.copytree(path, path.with_name(".000000000900-new"))
     assert checkpoint.latest(tmp_path) == path
     newer = save(tmp_path, step=900)
-    assert {p for p in path.parent.iterdir()} == {path, newer}
+    assert set(path.parent.iterdir()) == {path, newer}
 
 
 def test_a_run_folder_that_cannot_be_written_is_reported(tmp_path):
