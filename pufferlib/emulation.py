@@ -58,12 +58,10 @@ class GymnasiumPufferEnv(PufferEnv):
         self.single_action_space = action_layout.space
         self.num_agents = 1
         self.render_mode = self.env.render_mode
+        self._packer = Packer(self.env.observation_space, who=self._name)
         super().__init__(buf)
 
-        packer = Packer(self.env.observation_space, who=self._name)
-        self._check = packer.check
-        self._write = packer.writer(self.observations[0])
-        self._write_final = packer.writer(self.final_observations[0])
+        self._check = self._packer.check
         self._unpack_action = action_layout.unpack_action
         self._env_step = self.env.step
         self._seed = seed
@@ -79,6 +77,12 @@ class GymnasiumPufferEnv(PufferEnv):
     def unwrapped(self):
         """The environment inside all its wrappers."""
         return self.env.unwrapped
+
+    def rebind(self, buf: Buffers) -> None:
+        """Read and write other rows from now on."""
+        super().rebind(buf)
+        self._write = self._packer.writer(self.observations[0])
+        self._write_final = self._packer.writer(self.final_observations[0])
 
     def reset(self, seed: int | None = None):
         """Begin an episode → (observations [1, *O], infos); no seed: randomness goes on."""
