@@ -15,8 +15,7 @@ BIN := $(VENV)/bin
 LOCKS := docker/locks/base.txt docker/locks/torch-$(TORCH).txt
 PINS := $(VENV)/.pins-$(TORCH)
 READY := $(VENV)/.ready
-CORE := pyproject.toml setup.py $(wildcard pufferlib/native/*.pyx pufferlib/native/*.pxd) \
-	pufferlib/native/library.h pufferlib/native/puffer.h
+CORE := pyproject.toml setup.py $(wildcard pufferlib/native/*.pyx pufferlib/native/*.pxd pufferlib/native/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build train eval play test test-fast test-slow asan lint lock bench clean

@@ -14,7 +14,6 @@ from pufferlib.exceptions import (
     WorkerError,
 )
 
-__version__ = "0.1.0"
 __all__ = [
     "APIUsageError",
     "CheckpointError",
@@ -25,3 +24,11 @@ __all__ = [
     "PufferError",
     "WorkerError",
 ]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("pufferlib")
+    raise AttributeError(f"module 'pufferlib' has no attribute {name!r}")

@@ -24,6 +24,7 @@ FLOORS = {
     "registry": 4,
     "vector": 5,
     "models": 5,
+    "optimizers": 5,
     "checkpoint": 6,
     "logging": 6,
     "dashboard": 6,
@@ -33,7 +34,17 @@ FLOORS = {
     "benchmark": 8,
     "frameworks": 8,
 }
-TORCH = {"models", "checkpoint", "logging", "ppo", "cli", "sweep", "benchmark", "frameworks"}
+TORCH = {
+    "models",
+    "optimizers",
+    "checkpoint",
+    "logging",
+    "ppo",
+    "cli",
+    "sweep",
+    "benchmark",
+    "frameworks",
+}
 
 
 def imports(source: str) -> set[str]:
