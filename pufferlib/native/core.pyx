@@ -98,6 +98,7 @@ cdef extern from "library.h":
 
 cdef extern from "pool.h" nogil:
     ctypedef struct PoolJob:
+        int64_t next
         int64_t total
         int64_t chunk
         void (*run)(void *context, int64_t begin, int64_t end) noexcept nogil
@@ -412,8 +413,6 @@ cdef class Worlds:
             own = buffers.rows(k * self.slice_rows, (k + 1) * self.slice_rows)
             self.slice_ids.append(agent_ids[k * self.slice_rows:(k + 1) * self.slice_rows])
             self.slice_views.append([None, own])
-            self.slice_views[k][0] = self.rows(own.observations, own.rewards, own.terminals,
-                                               own.truncations)
         helpers = num_threads - 1 if self.num_slices == 1 else num_threads
         self.inline_ = helpers <= 0
         self.pool = pool_open(helpers, self.jobs, self.num_slices)
@@ -432,7 +431,7 @@ cdef class Worlds:
         s.batch.lengths += row
         s.batch.masks += row
         s.batch.final_observations = <uint8_t *>whole.final_observations + row * whole.obs_bytes
-        self.jobs[k].total = self.batch_size
+        self.jobs[k].total = self.jobs[k].next = self.batch_size
         self.jobs[k].chunk = max(1, self.batch_size // (4 * max(1, self.num_threads)))
         self.jobs[k].run = run_slice
         self.jobs[k].context = s
@@ -468,6 +467,18 @@ cdef class Worlds:
         s.batch.terminals = rows.batch.terminals
         s.batch.truncations = rows.batch.truncations
 
+    cdef int aim_home(self) except -1:
+        """Let every slice write to the vector's own rows, the first one being due."""
+        cdef int k
+        for k in range(self.num_slices):
+            own = self.slice_views[k][1]
+            self.slice_views[k][0] = self.rows(own.observations, own.rewards, own.terminals,
+                                               own.truncations)
+            self.aim(&self.slices[k], self.slice_views[k][0])
+        self.current = 0
+        self.phase = MUST_RECV
+        return 0
+
     cdef int start(self, int k, bint resetting) except -1:
         self.slices[k].resetting = resetting
         if self.inline_:
@@ -493,13 +504,9 @@ cdef class Worlds:
         cdef int k
         self.finish()
         memcpy(self.seeds, held.buffer.buf, self.num_envs * sizeof(uint64_t))
+        self.aim_home()
         for k in range(self.num_slices):
-            self.slice_views[k][0] = self.rows(*(getattr(self.slice_views[k][1], name) for name in (
-                "observations", "rewards", "terminals", "truncations")))
-            self.aim(&self.slices[k], self.slice_views[k][0])
             self.start(k, True)
-        self.current = 0
-        self.phase = MUST_RECV
 
     def send(self, actions, Rows out=None):
         """Step the batch received last with actions [agents_per_batch, *D].
@@ -513,12 +520,14 @@ cdef class Worlds:
         cdef int64_t bad
         cdef PufferSpec *spec = &s.batch.spec
         cdef bint continuous = self.params.library.c.continuous
-        PyObject_GetBuffer(actions, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+        if PyObject_GetBuffer(actions, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0:
+            return self.send(self.convert_actions(actions), out)
         try:
             if (view.len != self.slice_rows * self.row_actions * 4
                     or view.itemsize != 4
                     or view.format[0] != (c"f" if continuous else c"i")):
-                self.refuse_actions(actions)
+                actions = self.convert_actions(actions)
+                return self.send(actions, out)
             if continuous:
                 bad = copy_continuous(<float *>s.batch.actions, <const float *>view.buf,
                                       self.slice_rows, <int>self.row_actions, spec.action_low,
@@ -541,11 +550,19 @@ cdef class Worlds:
         self.current = (self.current + 1) % self.num_slices
         self.phase = MUST_RECV
 
-    def refuse_actions(self, actions):
-        raise APIUsageError(
-            f"actions: expected {'float32' if self.params.library.c.continuous else 'int32'} of "
-            f"{self.slice_rows} rows and {self.row_actions} component(s), got "
-            f"{getattr(actions, 'dtype', type(actions).__name__)} {getattr(actions, 'shape', '')}")
+    def convert_actions(self, actions):
+        """Actions of another integer or float type, or strided, as `send` wants them."""
+        import numpy as np
+
+        array = np.asarray(actions)
+        kind, dtype = ("f", np.float32) if self.params.library.c.continuous else ("iu", np.int32)
+        if array.dtype.kind not in kind or array.size != self.slice_rows * self.row_actions:
+            raise APIUsageError(
+                f"actions: expected {np.dtype(dtype)} of {self.slice_rows} rows and "
+                f"{self.row_actions} component(s), got {array.dtype} {array.shape}")
+        if kind == "iu" and array.size and not -2**31 <= array.min() <= array.max() < 2**31:
+            raise APIUsageError(f"actions: {array.max()} is outside every discrete space")
+        return np.ascontiguousarray(array, dtype)
 
     def refuse_row(self, actions, row):
         kind, *bounds = self.params.action
@@ -565,6 +582,12 @@ cdef class Worlds:
         cdef Rows rows = <Rows>views[0]
         return (rows.observations, rows.rewards, rows.terminals, rows.truncations, [],
                 self.slice_ids[self.current], views[1].masks)
+
+    def batches(self):
+        """What the coming `recv` of each slice returns, once no step is under way."""
+        self.finish()
+        return [(v[0].observations, v[0].rewards, v[0].terminals, v[0].truncations, [], ids,
+                 v[1].masks) for v, ids in zip(self.slice_views, self.slice_ids)]
 
     @property
     def final_observations(self):
@@ -621,15 +644,17 @@ cdef class Worlds:
         return <bytes>(<char *>self.memory)[:self.memory_bytes]
 
     def set_state(self, state):
-        """Continue from what `get_state` of an equal vector returned."""
+        """Continue from what `get_state` of an equal vector returned; `recv` comes next, and
+        returns the vector's own rows, which the caller restores."""
+        if self.phase == CLOSED:
+            self.expect(MUST_RECV)
         self.finish()
         if len(state) != self.memory_bytes:
             raise APIUsageError(f"a state of {len(state)} bytes does not fit {self.num_envs} worlds "
                                 f"that take {self.memory_bytes}")
         cdef const uint8_t[::1] view = state
         memcpy(self.memory, &view[0], self.memory_bytes)
-        if self.phase == MUST_RESET:
-            self.phase = MUST_SEND
+        self.aim_home()
 
     def world_state(self, int64_t world):
         """The bytes of one world's state struct."""

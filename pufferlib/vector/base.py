@@ -27,20 +27,22 @@ class VecEnv:
     """
 
     driver_env: PufferEnv
+    choice = ""  # Why `make` took this backend, where it had the choice.
+    restarts = 0  # Workers that were replaced, where there are any.
 
-    def __init__(self, driver_env: PufferEnv, num_envs: int, batch_size: int, agents_per_env: int):
-        self.driver_env = driver_env
+    def __init__(self, like, num_envs: int, batch_size: int, agents_per_env: int):
+        """`like` has the spaces and `emulated` of every environment."""
         self.num_envs = num_envs
         self.batch_size = batch_size
         self.agents_per_env = agents_per_env
         self.num_agents = num_envs * agents_per_env
         self.agents_per_batch = batch_size * agents_per_env
-        self.single_observation_space = driver_env.single_observation_space
-        self.single_action_space = driver_env.single_action_space
+        self.single_observation_space = like.single_observation_space
+        self.single_action_space = like.single_action_space
         self.observation_space = joint_space(self.single_observation_space, self.agents_per_batch)
         self.action_space = joint_space(self.single_action_space, self.agents_per_batch)
         self.agent_ids = np.arange(self.num_agents)
-        self.emulated = driver_env.emulated
+        self.emulated = like.emulated
         self.default_seed: int | None = None
         self.expected = RESET
 
@@ -73,6 +75,13 @@ class VecEnv:
         self.send(actions)
         return self.recv()[:5]
 
+    def wait(self) -> None:
+        """Return once no step is under way; the call order stays as it is."""
+
+    def batches(self) -> list[tuple]:
+        """What the coming `recv` of each batch returns, in turn, once no step is under way."""
+        raise NotImplementedError
+
     def episodes(self) -> list[dict]:
         """One record for each episode that ended since the last call: `env`, `episode_return`,
         `episode_length` and the environment's own numbers. A record may stand for several
@@ -101,6 +110,18 @@ class VecEnv:
             raise APIUsageError(f"{call} was called, but {self.expected} is expected")
         self.expected = following
 
+    def _check_actions(self, actions) -> np.ndarray:
+        """`actions` as an array, if it has the shape and the kind of the joint action space."""
+        actions = np.asarray(actions)
+        space = self.action_space
+        kinds = "fiu" if space.dtype.kind == "f" else "iu"
+        if actions.shape != space.shape or actions.dtype.kind not in kinds:
+            raise APIUsageError(
+                f"actions are {actions.dtype} of shape {list(actions.shape)}; expected "
+                f"{space.dtype} of shape {list(space.shape)}, one row an agent of the batch"
+            )
+        return actions
+
     def _seeds(self, seed) -> np.ndarray:
         if seed is None:
             seed = fresh_seed() if self.default_seed is None else self.default_seed
@@ -127,7 +148,7 @@ def average_episodes(records: list[dict]) -> dict[str, float]:
     return {"episodes": sum(r.get("episodes", 1) for r in records)} | means
 
 
-def check_sizes(num_envs, batch_size, num_workers) -> tuple[int, int]:
+def check_sizes(num_envs, batch_size) -> tuple[int, int]:
     """(num_envs, batch_size) as ints, 'auto' meaning all; refused where they do not divide."""
     for name, value in (("num_envs", num_envs), ("batch_size", batch_size)):
         automatic = name == "batch_size" and value == "auto"

@@ -22,9 +22,10 @@ class Native(VecEnv):
     def __init__(
         self, library: Library, params: dict, num_envs: int, *, batch_size="auto", num_workers="auto"
     ):
-        num_envs, batch_size = check_sizes(num_envs, batch_size, num_workers)
+        num_envs, batch_size = check_sizes(num_envs, batch_size)
         driver = NativeEnv(library, **params)
         super().__init__(driver, num_envs, batch_size, driver.num_agents)
+        self.driver_env = driver
         self.params = driver.params
         self.buf = allocate_rows(driver, self.num_agents)
         threads = self._count_threads(num_workers)
@@ -34,6 +35,8 @@ class Native(VecEnv):
         self.send = self.worlds.send
         self.recv = self.worlds.recv
         self.rows = self.worlds.rows
+        self.wait = self.worlds.finish
+        self.batches = self.worlds.batches
 
     def _count_threads(self, num_workers) -> int:
         if num_workers == "auto":
@@ -67,7 +70,7 @@ class Native(VecEnv):
         """All that the future depends on; `set_state` of an equal vector continues from it."""
         return {
             "worlds": np.frombuffer(self.worlds.get_state(), np.uint8),
-            "observations": self.buf.observations.copy(),
+            "observations": np.concatenate([batch[0] for batch in self.batches()]),
             "masks": self.buf.masks.copy(),
         }
 

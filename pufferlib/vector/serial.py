@@ -12,19 +12,37 @@ class Serial(VecEnv):
     """Steps environments in a Python loop; the definition that other backends must equal.
 
     `factories` from `creation.list_factories`; environments must agree in spaces and agents.
+    Their indices count from `first_env`, and `allocate(env, num_agents)` makes the rows.
+    `num_workers` changes nothing. `current_env` is the index of the environment called last, which
+    is the one to blame for an exception.
     """
 
-    def __init__(self, factories, *, batch_size="auto", num_workers="auto", **_):
-        num_envs, batch_size = check_sizes(len(factories), batch_size, num_workers)
-        first = factories[0]()
-        super().__init__(first, num_envs, batch_size, first.num_agents)
-        self.buf = allocate_rows(first, self.num_agents)
-        self.envs = [first]
-        first.rebind(self._rows(0))
-        for k, factory in enumerate(factories[1:], 1):
-            env = factory(buf=self._rows(k))
-            self.envs.append(env)
-            self._check_alike(env, k)
+    def __init__(
+        self,
+        factories,
+        *,
+        batch_size="auto",
+        num_workers="auto",
+        first_env: int = 0,
+        allocate=allocate_rows,
+    ):
+        num_envs, batch_size = check_sizes(len(factories), batch_size)
+        self.current_env = self.first_env = first_env
+        self.envs: list = []
+        try:
+            self.envs.append(first := factories[0]())
+            super().__init__(first, num_envs, batch_size, first.num_agents)
+            self.driver_env = first
+            self.buf = allocate(first, self.num_agents)
+            first.rebind(self._rows(0))
+            for k, factory in enumerate(factories[1:], 1):
+                self.current_env = first_env + k
+                self.envs.append(factory(buf=self._rows(k)))
+                self._check_alike(k)
+        except BaseException:
+            for env in self.envs:
+                env.close()
+            raise
         self._slices = [
             slice(start, start + self.agents_per_batch)
             for start in range(0, self.num_agents, self.agents_per_batch)
@@ -36,42 +54,42 @@ class Serial(VecEnv):
     def _rows(self, env: int):
         return self.buf.rows(env * self.agents_per_env, (env + 1) * self.agents_per_env)
 
-    def _check_alike(self, env, k: int) -> None:
+    def _check_alike(self, k: int) -> None:
         for name in ("single_observation_space", "single_action_space", "num_agents"):
-            mine, first = getattr(env, name), getattr(self.envs[0], name)
+            mine, first = getattr(self.envs[k], name), getattr(self.envs[0], name)
             if mine != first:
-                self.close()
                 raise APIUsageError(
-                    f"environment {k} has {name} = {mine}, environment 0 has {first}; the "
-                    "environments of one vector must agree"
+                    f"environment {self.first_env + k} has {name} = {mine}, environment "
+                    f"{self.first_env} has {first}; the environments of one vector must agree"
                 )
 
     def async_reset(self, seed=None):
         if self.expected == CLOSED:
             self._advance("async_reset", RECV)
-        for k, (env, env_seed) in enumerate(zip(self.envs, self._seeds(seed), strict=True)):
-            _, infos = env.reset(seed=int(env_seed))
-            if k % self.batch_size == 0:
-                self._infos[k // self.batch_size] = []
-            self._take_infos(k, infos)
+        seeds = self._seeds(seed)
+        self._infos = [[] for _ in self._slices]
         self._current = 0
         self.expected = RECV
+        for k, (env, env_seed) in enumerate(zip(self.envs, seeds, strict=True)):
+            self.current_env = self.first_env + k
+            self._take_infos(k, env.reset(seed=int(env_seed))[1])
 
     def send(self, actions):
-        self._advance(SEND, RECV)
-        actions = np.asarray(actions)
-        if len(actions) != self.agents_per_batch:
-            self.expected = SEND
-            raise APIUsageError(
-                f"actions have {len(actions)} rows; expected {self.agents_per_batch}"
-            )
+        if self.expected != SEND:
+            self._advance(SEND, RECV)
+        actions = self._check_actions(actions)
+        self.expected = RECV
+        rows = self._slices[self._current]
+        self.buf.actions[rows] = actions
+        actions, agents = self.buf.actions, self.agents_per_env
         self._infos[self._current] = []
-        first = self._current * self.batch_size
-        for i in range(self.batch_size):
-            env = self.envs[first + i]
-            infos = env.step(actions[i * env.num_agents : (i + 1) * env.num_agents])[4]
+        first, row = self._current * self.batch_size, rows.start
+        for k in range(first, first + self.batch_size):
+            self.current_env = self.first_env + k
+            infos = self.envs[k].step(actions[row : row + agents])[4]
+            row += agents
             if infos:
-                self._take_infos(first + i, infos)
+                self._take_infos(k, infos)
         self._current = (self._current + 1) % len(self._slices)
 
     def recv(self):
@@ -93,15 +111,15 @@ class Serial(VecEnv):
 
     def _take_infos(self, k: int, infos) -> None:
         for info in infos:
-            info["env"] = k
+            info = {**info, "env": self.first_env + k}
+            self._infos[k // self.batch_size].append(info)
             if "episode_return" in info:
                 numbers = (int, float, np.number)
                 self._records.append({n: v for n, v in info.items() if isinstance(v, numbers)})
-        self._infos[k // self.batch_size].extend(infos)
 
     def episodes(self):
         records, self._records = self._records, []
-        for k, env in enumerate(self.envs):
+        for k, env in enumerate(self.envs, self.first_env):
             records.extend({**record, "env": k} for record in env.episodes())
         return records
 
@@ -110,7 +128,16 @@ class Serial(VecEnv):
             env.notify()
 
     def close(self):
-        if self.expected != CLOSED:
-            self.expected = CLOSED
-            for env in self.envs:
+        """Close every environment, also where one refuses; the first refusal is raised."""
+        if self.expected == CLOSED:
+            return
+        self.expected = CLOSED
+        errors = []
+        for k, env in enumerate(self.envs, self.first_env):
+            try:
                 env.close()
+            except Exception as error:
+                errors.append(error)
+                self.current_env = k
+        if errors:
+            raise errors[0]
