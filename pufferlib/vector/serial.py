@@ -94,13 +94,19 @@ class Serial(VecEnv):
 
     def recv(self):
         self._advance(RECV, SEND)
-        rows, buf = self._slices[self._current], self.buf
+        return self._batch(self._current)
+
+    def batches(self):
+        return [self._batch(i) for i in range(len(self._slices))]
+
+    def _batch(self, i: int) -> tuple:
+        rows, buf = self._slices[i], self.buf
         return (
             buf.observations[rows],
             buf.rewards[rows],
             buf.terminals[rows],
             buf.truncations[rows],
-            self._infos[self._current],
+            self._infos[i],
             self.agent_ids[rows],
             buf.masks[rows],
         )
