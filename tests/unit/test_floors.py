@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ def modules() -> dict[Path, str]:
 def test_every_module_has_a_floor():
     unplaced = set(modules().values()) - set(FLOORS) - {"__init__", "__main__"}
     assert not unplaced, f"give {sorted(unplaced)} a floor here and in docs/architecture.md"
+
+
+def test_the_architecture_page_shows_the_same_floors():
+    page = (PACKAGE.parent / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", page, re.MULTILINE)
+    shown = {name: int(floor) for floor, names in rows for name in re.findall(r"`(\w+)`", names)}
+    present = set(modules().values())
+    assert shown == {name: floor for name, floor in FLOORS.items() if name in present}
 
 
 def test_no_module_imports_from_a_higher_floor():
