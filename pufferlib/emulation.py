@@ -81,8 +81,8 @@ class GymnasiumPufferEnv(PufferEnv):
     def rebind(self, buf: Buffers) -> None:
         """Read and write other rows from now on."""
         super().rebind(buf)
-        self._write = self._packer.writer(self.observations[0])
-        self._write_final = self._packer.writer(self.final_observations[0])
+        self._write = self._packer.writer(self.observations[0, ...])
+        self._write_final = self._packer.writer(self.final_observations[0, ...])
 
     def reset(self, seed: int | None = None):
         """Begin an episode → (observations [1, *O], infos); no seed: randomness goes on."""

@@ -99,6 +99,10 @@ class NativeEnv(PufferEnv):
     def set_state(self, state: bytes) -> None:
         self.worlds.set_state(state)
 
+    def world_states(self) -> np.ndarray:
+        states = b"".join(self.worlds.world_state(k) for k in range(self.num_envs))
+        return np.frombuffer(states, np.uint8).reshape(self.num_envs, -1)
+
     def render(self, env: int = 0):
         """World `env`: pixels [height, width, 3] uint8, text, or a window, by `render_mode`."""
         pixels = np.empty(self.params.canvas_shape, np.uint8)

@@ -182,7 +182,8 @@ class Packer:
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
         """A function that writes a value into `row`, with everything looked up beforehand.
 
-        Each call checks keys, dtypes and shapes; `check` also checks the bounds.
+        Take a row as `rows[i, ...]`, which is a view even where one is a single number. Each call
+        checks keys, dtypes and shapes; `check` also checks the bounds.
         """
         views = [self.layout.field(leaf, row) for leaf in self.layout.leaves]
         write = self._writer(self.layout.structure, views, ())
@@ -517,7 +518,7 @@ class _Choices:
         self._n, self._start, self._kind = n, start, kind
 
     def __contains__(self, choice):
-        return 0 <= choice < self._n
+        return isinstance(choice, int) and 0 <= choice < self._n
 
     def __getitem__(self, choice):
         if choice not in self:
@@ -560,8 +561,8 @@ def _continuous_reader(leaf: Leaf, space: spaces.Space, begin: int, end: int) ->
     def read(row):
         value = row[begin:end].astype(dtype)
         if bounded:
-            np.maximum(value, low, value)
-            np.minimum(value, high, value)
+            np.maximum(value, low, out=value)
+            np.minimum(value, high, out=value)
         return value.reshape(shape)
 
     return read
