@@ -90,9 +90,7 @@ class TrainConfig:
 class VecConfig:
     """How many environments run, and where."""
 
-    backend: str = _setting(
-        "auto", "Backend by name, such as serial or native; auto picks the fastest."
-    )
+    backend: str = _setting("auto", "Backend by name, Serial or Native; auto picks the fastest.")
     num_envs: int = _setting(1024, "Environments that run side by side.", low=1)
     num_workers: int | str = _setting(
         "auto", "Threads or processes that step them; auto means one per usable core.",

@@ -26,13 +26,13 @@ from pufferlib.config import Config
 REFRESH_S = 0.25
 PLAIN_S = 5.0
 COLUMN_WIDTH = 22
+BAR_WIDTH = 5
 HISTORY = 64
-PHASES = ("env", "inference", "copy", "advantage", "update", "other")
 
 ACCENT, VALUE, LABEL, FRAME, GOOD = "#4fd1c5", "bold #e6edf3", "#7d8b99", "#2b6777", "bold #7ee787"
 TRACK = "#30363d"
 SHADES = {
-    "env": "#4fd1c5", "inference": "#5aa9e6", "copy": "#b392f0",
+    "environment": "#4fd1c5", "inference": "#5aa9e6", "copy": "#b392f0",
     "advantage": "#f6c177", "update": "#eb6f92", "other": "#7d8b99",
 }  # fmt: skip
 THEME = TerminalTheme(
@@ -238,12 +238,11 @@ class Dashboard:
     def _times(self) -> RenderableType:
         spent = _group(self._snapshot, "time")
         total = sum(spent.values()) or 1.0
-        order = [*(p for p in PHASES if p in spent), *(p for p in spent if p not in PHASES)]
         rows = []
-        for phase in order:
-            share = spent[phase] / total
-            filled = max(1, round(6 * share))
-            bar = [("━" * filled, SHADES.get(phase, LABEL)), ("─" * (6 - filled), TRACK)]
+        for phase, seconds in spent.items():
+            share = seconds / total
+            filled = max(1, round(BAR_WIDTH * share))
+            bar = [("━" * filled, SHADES.get(phase, LABEL)), ("─" * (BAR_WIDTH - filled), TRACK)]
             rows.append((phase, Text.assemble(*bar, (f" {share:4.0%}", VALUE))))
         return _column("time", rows)
 

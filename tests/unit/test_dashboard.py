@@ -36,7 +36,7 @@ def snapshot(step=500, score=413.1, **more):
         "environment/episode_return": score,
         "environment/a_field_with_a_very_long_name_that_does_not_fit": 1.0,
         "losses/policy": -0.0123,
-        "time/env": 1.0,
+        "time/environment": 1.0,
         "time/update": 3.0,
         **more,
     }
@@ -84,7 +84,7 @@ def test_time_is_shown_as_shares():
     board = dashboard(force=True, width=100)
     board.update(snapshot())
     text = drawn(board, 100)
-    assert re.search(r"env +━━─{4}  25%", text) and re.search(r"update +━{4}──  75%", text)
+    assert re.search(r"environment +━─{4}  25%", text) and re.search(r"update +━{4}─  75%", text)
 
 
 def test_a_snapshot_without_episodes_or_speed_is_drawn():
