@@ -161,10 +161,11 @@ def check_env(
     stepping before the first reset and about closing are left out.
 
     The rules: step before reset is refused; results are the environment's own rows, of the right
-    dtype and shape; observations lie in the declared space; rewards are finite; absent agents have
-    zeros and no flag; a flag lasts one step; `final_observations` is written when a flag is set;
-    infos is a list of dicts; the same seed repeats a trajectory and, where chance plays a part,
-    other seeds and no seed give others; closing twice is fine.
+    dtype and shape; observations lie in the declared space; rewards are finite; an absent agent
+    (mask False) observes zeros and gets no reward and no flag from the next step on, so that the
+    step at which it leaves still counts; a flag lasts one step; `final_observations` is written
+    when a flag is set; infos is a list of dicts; the same seed repeats a trajectory and, where
+    chance plays a part, other seeds and no seed give others; closing twice is fine.
 
     `rows_differ`: all rows being equal after each reset is an error where chance plays a part;
     pass False for agents that share one view of one world.
@@ -208,9 +209,11 @@ class _Check:
 
     def __init__(self, env: PufferEnv, steps: int):
         self.env = env
+        self.name = type(getattr(env, "unwrapped", env)).__name__
         self.steps = steps
         assert isinstance(env.observation_space, spaces.Box)
         self.low, self.high = env.observation_space.low, env.observation_space.high
+        self.absent = np.zeros(env.num_agents, np.bool_)
 
     def run(self, seed: int, rows_differ: bool, restarts: bool, created: bool) -> CheckReport:
         """All rules that need a running environment, and the report."""
@@ -256,7 +259,7 @@ class _Check:
         )
 
     def fail(self, problem: str) -> None:
-        raise APIUsageError(f"{type(self.env).__name__}: {problem}")
+        raise APIUsageError(f"{self.name}: {problem}")
 
     def step_before_reset(self) -> None:
         try:
@@ -271,8 +274,7 @@ class _Check:
             self.env.close()
         except Exception as error:
             raise APIUsageError(
-                f"{type(self.env).__name__}: the second close raised {error!r}; "
-                "make it do nothing instead"
+                f"{self.name}: the second close raised {error!r}; make it do nothing instead"
             ) from error
 
     def rows(self) -> None:
@@ -312,7 +314,8 @@ class _Check:
             if getattr(self.env, name).any():
                 self.fail(f"{name} are set after reset; clear them there")
         self.contents("reset")
-        # Rewards mean nothing before the first step.
+        # Rewards mean nothing before the first step; old ones must not get into the next.
+        self.env.rewards[...] = 0
         return tuple(None if name == "rewards" else self.digest(name) for name in self.FIELDS)
 
     def step(self, actions: np.ndarray, when: str) -> tuple:
@@ -357,13 +360,23 @@ class _Check:
         if when != "reset" and not np.isfinite(env.rewards).all():
             row = int(np.flatnonzero(~np.isfinite(env.rewards))[0])
             self.fail(f"reward of row {row} is {env.rewards[row]} at {when}; expected a finite one")
-        for row in np.flatnonzero(~masks).tolist():
-            if (env.terminals | env.truncations)[row]:
-                self.fail(f"row {row} is masked and flagged at {when}; an absent agent has no flag")
-            if env.observations[row].any() or (when != "reset" and env.rewards[row] != 0):
+        if when != "reset":
+            flagged = self.absent & (env.terminals | env.truncations)
+            if flagged.any():
                 self.fail(
-                    f"row {row} is masked at {when} and its observation or reward is not zero"
+                    f"row {int(flagged.argmax())} is flagged at {when} but was absent before; "
+                    "an absent agent has no flag"
                 )
+            rewarded = self.absent & (env.rewards != 0)
+            if rewarded.any():
+                self.fail(
+                    f"row {int(rewarded.argmax())} is rewarded at {when} but was absent before; "
+                    "an absent agent has reward zero"
+                )
+        for row in np.flatnonzero(~masks).tolist():
+            if env.observations[row].any():
+                self.fail(f"row {row} is masked at {when} and its observation is not zero")
+        self.absent = ~masks
 
     def digest(self, name: str) -> int:
         return hash(getattr(self.env, name).tobytes())
