@@ -41,7 +41,7 @@ test: $(READY) ## Every test but the slow ones.
 	@$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
 
 test-fast: $(READY) ## The unit and contract tests that take seconds.
-	@$(BIN)/python -m pytest -q -m "not slow" tests/unit tests/contract $(ARGS)
+	@$(BIN)/python -m pytest -q -m "not slow" $(wildcard tests/unit tests/contract) $(ARGS)
 
 test-slow: $(READY) ## The slow tests: learning, packaging, long runs.
 	@$(BIN)/python -m pytest -q -m slow $(ARGS)
