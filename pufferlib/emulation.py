@@ -70,7 +70,7 @@ class GymnasiumPufferEnv(PufferEnv):
         self._running = False
         self._closed = False
         self._flagged = False
-        self._return: Any = 0.0
+        self._return = 0.0
         self._length = 0
 
     @property
@@ -123,7 +123,7 @@ class GymnasiumPufferEnv(PufferEnv):
             self._check(observation)
             self._unchecked_steps = 0
         self.rewards[0] = reward
-        self._return += reward
+        self._return += float(reward)
         self._length += 1
         if terminated or truncated:
             infos = self._end(observation, terminated, info)
@@ -169,7 +169,7 @@ class GymnasiumPufferEnv(PufferEnv):
         self.terminals[0] = bool(terminated)
         self.truncations[0] = not terminated
         self._flagged = True
-        figures = {"episode_return": float(self._return), "episode_length": self._length}
+        figures = {"episode_return": self._return, "episode_length": self._length}
         infos = [{**figures, **info}]
         first = self._begin(None)
         if first:

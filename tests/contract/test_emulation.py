@@ -231,6 +231,18 @@ def test_the_last_info_of_an_episode_has_its_return_and_length():
         ]
 
 
+def test_returns_are_summed_in_double_precision():
+    class Large(Count):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, np.float32(2**24 if self.clock == 1 else 1), *rest
+
+    env = emulate(Large(horizon=3))
+    env.reset()
+    infos = [env.step(GO)[4] for _ in range(3)]
+    assert infos[-1][0]["episode_return"] == 2**24 + 2
+
+
 def test_figures_that_the_environment_provides_are_not_doubled():
     env = emulate(EpisodeStats(Count(horizon=2, infos={2: {"episode_length": 99}})))
     env.reset()
