@@ -264,6 +264,20 @@ class Config:
         changed = {name: replace(getattr(self, name), **new) for name, new in sections.items()}
         return replace(self, env=env, sources=sources, **changed)
 
+    def overlay(self, path: str | Path, *, source: str = "") -> Config:
+        """A copy with the TOML file at `path` laid over it. Raises: ConfigError."""
+        source = source or str(path)
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the config {path}: {error}") from error
+        values, env_name = _flatten(text, source=source)
+        if env_name not in ("", self.env_name):
+            raise ConfigError(
+                f"{path} is a config of {env_name!r}; this run is of {self.env_name!r}"
+            )
+        return self.override(values, source=source)
+
     def get(self, key: str) -> Any:
         """The value of a full key such as "train.seed"."""
         section, name = find(key, source="Config.get")
@@ -306,17 +320,11 @@ def load_config(
     `overrides` is a mapping {"train.seed": 2} or a list of flags. Raises: ConfigError.
     """
     config = Config(env_name=env_name)
-    paths = [Path(path) for path in files]
-    labels = {path: str(path) for path in paths}
     if env_config_path is not None:
         path = Path(env_config_path)
-        paths.insert(0, path)
-        labels[path] = f"{path.parent.name}/{path.name}"
-    for path in paths:
-        values, named = _flatten(_read(path), source=labels[path])
-        if named not in ("", env_name):
-            raise ConfigError(f"{path} is a config of {named!r}; this run is of {env_name!r}")
-        config = config.override(values, source=labels[path])
+        config = config.overlay(path, source=f"{path.parent.name}/{path.name}")
+    for file in files:
+        config = config.overlay(file)
     return config.override(overrides)
 
 
@@ -404,15 +412,7 @@ def describe(config: Config | None = None) -> str:
                 lines.append(f"  {setting.flag:<30} {setting.sentence}")
                 lines.append(f"  {'':<30} {setting.expected}; default {shown}")
     lines += ["", "[env] The environment's own parameters, checked by the environment."]
-    lines += [f"  --env.{name.replace('_', '-'):<24} {value}" for name, value in config.env.items()]
     return "\n".join(lines[1:])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the config {path}: {error}") from error
 
 
 def _flatten(text: str, *, source: str) -> tuple[dict[str, Any], str]:

@@ -20,7 +20,7 @@ import torch
 
 from pufferlib import checkpoint, models, ppo, vector
 from pufferlib.checkpoint import Checkpoint
-from pufferlib.config import Config, load_config, validate
+from pufferlib.config import Config, validate
 from pufferlib.dashboard import Dashboard, count, duration, number
 from pufferlib.exceptions import APIUsageError, CheckpointError
 from pufferlib.logging import RunLogger, warn
@@ -31,22 +31,10 @@ from pufferlib.vector.base import average_episodes
 RUNS = Path("runs")
 RECENT_EPISODES = 100
 SNAPSHOT_S = 0.2
+SMOOTHING = 0.3
 
 
 # ---------------------------------------------------------------- what a run is made of
-
-
-def configure(
-    entry: Entry, *, files: Iterable[str | Path] = (), flags: Iterable[str] = ()
-) -> Config:
-    """The settings of a run of `entry`: its own file, the user's files, then flags."""
-    path = entry.config_path
-    return load_config(
-        entry.name,
-        env_config_path=path if path.is_file() else None,
-        files=files,
-        overrides=flags,
-    )
 
 
 def make_vecenv(entry: Entry, config: Config, **options: Any) -> vector.VecEnv:
@@ -92,7 +80,7 @@ def find_checkpoint(which: str | Path, *, run_dir: str | Path = "", env_name: st
 # ---------------------------------------------------------------- training
 
 
-class Stop(BaseException):
+class Stop(KeyboardInterrupt):
     """The user or the system asked to end: `signum` says how."""
 
     def __init__(self, signum: int, message: str):
@@ -174,7 +162,7 @@ class Session:
         self._began = time.monotonic() - seconds
         self._spent = dict.fromkeys(ppo.PHASES, 0.0)
         self._recent: deque[dict[str, float]] = deque()
-        self._episodes = 0.0
+        self._speed = self._episodes = 0.0
         self._metrics: Mapping[str, Any] = {}
         self._shown_at, self._shown_step = self._began + seconds, trainer.step
         self._logged_at = float("-inf")
@@ -234,9 +222,11 @@ class Session:
 
     def _show(self, *, last: bool = False) -> None:
         trainer, metrics, now = self._trainer, self._metrics, time.monotonic()
-        speed = (trainer.step - self._shown_step) / max(now - self._shown_at, 1e-9)
+        if trainer.step > self._shown_step:
+            speed = (trainer.step - self._shown_step) / (now - self._shown_at)
+            self._speed += SMOOTHING * (speed - self._speed) if self._speed else speed
         snapshot = {
-            "performance/sps": speed,
+            "performance/sps": self._speed,
             "performance/learning_rate": metrics["learning_rate"],
             **{f"environment/{name}": value for name, value in self.recent().items()},
             "environment/episodes": int(self._episodes),
