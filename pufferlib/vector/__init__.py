@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-import pufferlib.emulation
+import pufferlib.emulation  # noqa: F401  (the founding snippets use it after importing this)
 from pufferlib import registry
 from pufferlib.exceptions import APIUsageError
 from pufferlib.vector.base import VecEnv
+from pufferlib.vector.conformance import check_backend
 from pufferlib.vector.creation import list_factories
 from pufferlib.vector.native import Native
 from pufferlib.vector.serial import Serial
 
-__all__ = ["Native", "Serial", "VecEnv", "make"]
+__all__ = ["Native", "Serial", "VecEnv", "check_backend", "make"]
 
 BACKENDS = {"Native": Native, "Serial": Serial}
 

@@ -47,7 +47,7 @@ class VecEnv:
         self.expected = RESET
 
     def async_reset(self, seed: int | Sequence[int] | None = None) -> None:
-        """Begin every episode anew; environment k gets `env_seed(seed, k)`, or seed[k] of a list."""
+        """Begin every episode anew; environment k gets `env_seed(seed, k)` or its own of a list."""
         raise NotImplementedError
 
     def recv(self):
@@ -127,7 +127,9 @@ class VecEnv:
             seed = fresh_seed() if self.default_seed is None else self.default_seed
         if isinstance(seed, Sequence | np.ndarray):
             if len(seed) != self.num_envs:
-                raise APIUsageError(f"{len(seed)} seeds were given for {self.num_envs} environments")
+                raise APIUsageError(
+                    f"{len(seed)} seeds were given for {self.num_envs} environments"
+                )
             return np.asarray(seed, np.uint64)
         return env_seeds(seed, self.num_envs)
 

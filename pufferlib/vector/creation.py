@@ -75,7 +75,9 @@ def _accepts_buf(creator: Callable) -> bool:
 def _one_each(name, value, num_envs, empty, single_type) -> list:
     if value is None:
         return [empty] * num_envs
-    many = isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Mapping)
+    many = (
+        isinstance(value, list | tuple) and value and isinstance(value[0], list | tuple | Mapping)
+    )
     if single_type is Mapping:
         many = not isinstance(value, Mapping)
     if not many:

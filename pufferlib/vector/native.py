@@ -20,7 +20,13 @@ class Native(VecEnv):
     """
 
     def __init__(
-        self, library: Library, params: dict, num_envs: int, *, batch_size="auto", num_workers="auto"
+        self,
+        library: Library,
+        params: dict,
+        num_envs: int,
+        *,
+        batch_size="auto",
+        num_workers="auto",
     ):
         num_envs, batch_size = check_sizes(num_envs, batch_size)
         driver = NativeEnv(library, **params)
@@ -29,9 +35,7 @@ class Native(VecEnv):
         self.params = driver.params
         self.buf = allocate_rows(driver, self.num_agents)
         threads = self._count_threads(num_workers)
-        self.worlds = Worlds(
-            self.params, self.buf, num_envs, batch_size, threads, self.agent_ids
-        )
+        self.worlds = Worlds(self.params, self.buf, num_envs, batch_size, threads, self.agent_ids)
         self.send = self.worlds.send
         self.recv = self.worlds.recv
         self.rows = self.worlds.rows
@@ -58,7 +62,11 @@ class Native(VecEnv):
         return name_episodes(self.params, self.worlds.drain())
 
     def episode_stats(self):
-        names = ["episode_return", "episode_length", *(n for n, _ in self.params.library.log_fields)]
+        names = [
+            "episode_return",
+            "episode_length",
+            *(n for n, _ in self.params.library.log_fields),
+        ]
         count, *sums = self.worlds.drain_sums()
         if count == 0:
             return {"episodes": 0}

@@ -1,0 +1,301 @@
+"""The contract of `VecEnv`: backends keep it, and each rule catches a backend that does not."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+
+from pufferlib import vector
+from pufferlib.env import check_env
+from pufferlib.exceptions import APIUsageError
+from pufferlib.seeding import env_seeds
+from pufferlib.vector import Native, Serial, check_backend
+from pufferlib.vector.base import SEND, average_episodes
+from pufferlib.vector.conformance import Probe
+from pufferlib.vector.creation import list_factories
+
+
+def make_cartpole():
+    return gymnasium.make("CartPole-v1")
+
+
+def test_the_probe_is_a_good_environment():
+    assert check_env(Probe, restarts_flagged=False).absences > 0
+
+
+def test_serial_keeps_the_contract():
+    check_backend(partial(vector.make, backend="Serial"))
+
+
+def test_serial_keeps_the_contract_with_an_emulated_environment():
+    check_backend(partial(vector.make, backend="Serial"), creator=make_cartpole)
+
+
+def test_serial_keeps_the_contract_with_a_native_environment():
+    check_backend(partial(vector.make, backend="Serial"), creator="squared")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_native_keeps_the_contract(num_workers):
+    make = partial(vector.make, backend=Native, num_workers=num_workers)
+    check_backend(make, creator="squared")
+
+
+class Sloppy(Serial):
+    """A backend that a test spoils in one way."""
+
+    def __init__(self, creator, *, num_envs, batch_size, seed):
+        super().__init__(list_factories(creator, None, None, num_envs), batch_size=batch_size)
+        self.default_seed = seed
+
+
+class TakesAnyOrder(Sloppy):
+    def _advance(self, call, following):
+        self.expected = following
+
+
+class ForgetsThatItIsClosed(Sloppy):
+    def close(self):
+        expected = self.expected
+        super().close()
+        self.expected = expected
+
+
+class TakesAnySize(Sloppy):
+    def __init__(self, creator, *, num_envs, batch_size, seed):
+        batch_size = batch_size if batch_size and num_envs % batch_size == 0 else 1
+        super().__init__(creator, num_envs=num_envs, batch_size=batch_size, seed=seed)
+
+
+class NarrowRewards(Sloppy):
+    def recv(self):
+        batch = super().recv()
+        return (batch[0], batch[1].astype(np.float16), *batch[2:])
+
+
+class SwappedRows(Sloppy):
+    def recv(self):
+        batch = super().recv()
+        return (batch[0][::-1], *batch[1:])
+
+
+class SwappedIds(Sloppy):
+    def recv(self):
+        batch = super().recv()
+        return (*batch[:5], batch[5][::-1], batch[6])
+
+
+class NextStepReset(Sloppy):
+    def recv(self):
+        batch = super().recv()
+        ended = batch[2] | batch[3]
+        batch[0][ended] = self.final_observations[ended]
+        return batch
+
+
+class NoFinalObservations(Sloppy):
+    @property
+    def final_observations(self):
+        return np.zeros_like(super().final_observations)
+
+
+class TruncationIsTermination(Sloppy):
+    def recv(self):
+        batch = super().recv()
+        batch[2][:] |= batch[3]
+        batch[3][:] = False
+        return batch
+
+
+class StaleFlags(Sloppy):
+    def send(self, actions):
+        before = self.buf.terminals.copy()
+        super().send(actions)
+        self.buf.terminals[:] |= before
+
+
+class NoMasks(Sloppy):
+    def recv(self):
+        return (*super().recv()[:6], np.ones(self.agents_per_batch, np.bool_))
+
+
+class MovingViews(Sloppy):
+    def wait(self):
+        self.buf.rewards[:] += 1
+
+
+class NamelessInfos(Sloppy):
+    def recv(self):
+        batch = super().recv()
+        for info in batch[4]:
+            info.pop("env", None)
+        return batch
+
+
+class LostInfos(Sloppy):
+    def recv(self):
+        batch = super().recv()
+        return (*batch[:4], batch[4][:1], *batch[5:])
+
+
+class ReusedInfos(Sloppy):
+    def _take_infos(self, k, infos):
+        for info in infos:
+            info["env"] = k
+        self._infos[k // self.batch_size].extend(infos)
+
+
+class TakesAnyActions(Sloppy):
+    def _check_actions(self, actions):
+        return np.resize(np.asarray(actions), self.action_space.shape)
+
+
+class StuckAfterARefusal(Sloppy):
+    def send(self, actions):
+        if self.expected == SEND and len(actions) != self.agents_per_batch:
+            self.expected = "recv"
+            raise APIUsageError("actions have the wrong length")
+        super().send(actions)
+
+
+class NeighbouringSeeds(Sloppy):
+    def _seeds(self, seed):
+        return np.arange(self.num_envs) + (seed or 0)
+
+
+class OneSeedForAll(Sloppy):
+    def _seeds(self, seed):
+        return np.full(self.num_envs, super()._seeds(seed)[0])
+
+
+class IgnoresDefaultSeed(Sloppy):
+    def _seeds(self, seed):
+        return env_seeds(0, self.num_envs) if seed is None else super()._seeds(seed)
+
+
+class MixesListedSeeds(Sloppy):
+    def _seeds(self, seed):
+        seeds = super()._seeds(seed)
+        return seeds + 1 if isinstance(seed, list) and len(seed) == self.num_envs else seeds
+
+
+class SecretSeed(Sloppy):
+    def _seeds(self, seed):
+        hidden = seed is None and self.default_seed is None
+        return env_seeds(42, self.num_envs) if hidden else super()._seeds(seed)
+
+
+class TakesShortSeedLists(Sloppy):
+    def _seeds(self, seed):
+        if isinstance(seed, list) and len(seed) < self.num_envs:
+            return np.zeros(self.num_envs)
+        return super()._seeds(seed)
+
+
+class TellsTwice(Sloppy):
+    def episodes(self):
+        return [{**r} for r in self._records]
+
+
+class TellsNothing(Sloppy):
+    def episodes(self):
+        return []
+
+
+class BadStats(Sloppy):
+    def episode_stats(self):
+        return {}
+
+
+class RefusesSecondClose(Sloppy):
+    closed = False
+
+    def close(self):
+        if self.closed:
+            raise ValueError("closed already")
+        self.closed = True
+        super().close()
+
+
+PLANTED = {
+    TakesAnyOrder: "a call went through that must be refused, saying 'recv was called, but",
+    ForgetsThatItIsClosed: "does not say 'nothing (it is closed) is expected'",
+    TakesAnySize: "must be refused, saying 'num_envs = 4 … batch_size = 3",
+    NarrowRewards: "rewards are float16",
+    SwappedRows: "observations of environment 0 at step 0 are",
+    SwappedIds: "do not name whole environments",
+    NextStepReset: "observations of environment",
+    NoFinalObservations: "are not the last ones of its episode",
+    TruncationIsTermination: "terminals of environment",
+    StaleFlags: "terminals of environment",
+    NoMasks: "masks of environment",
+    MovingViews: "what recv returned changed before the next send",
+    NamelessInfos: "does not name an environment of its batch",
+    LostInfos: "differ from what it gave",
+    ReusedInfos: "infos of one step changed at a later one",
+    TakesAnyActions: "a call went through that must be refused, saying 'actions'",
+    StuckAfterARefusal: "send was called, but recv is expected",
+    NeighbouringSeeds: "observations of environment 0 at step 0",
+    OneSeedForAll: "observations of environment 1 at step 0",
+    IgnoresDefaultSeed: "the seed given to make must be the seed of a reset without one",
+    MixesListedSeeds: "a list of seeds must be used as it is",
+    SecretSeed: "two vectors without a seed begin alike",
+    TakesShortSeedLists: "a call went through that must be refused, saying '2 seeds",
+    TellsTwice: "episodes() told an episode twice",
+    TellsNothing: "are not those that it ended",
+    BadStats: "episode_stats() must be",
+    RefusesSecondClose: "the second close raised ValueError('closed already')",
+}
+
+
+@pytest.mark.parametrize("backend", PLANTED, ids=lambda backend: backend.__name__)
+def test_each_rule_catches_a_backend_that_breaks_it(backend):
+    with pytest.raises(APIUsageError) as caught:
+        check_backend(backend)
+    assert PLANTED[backend] in str(caught.value)
+    assert str(caught.value).startswith(backend.__name__) or backend is TakesAnySize
+
+
+def test_stats_average_a_field_over_those_that_report_it():
+    records = [
+        {"env": 0, "episode_return": 1.0, "score": 1},
+        {"env": 1, "episode_return": 3.0, "score": 2, "episodes": 3},
+        {"env": 2, "episode_return": 5.0},
+    ]
+    assert average_episodes(records) == {"episodes": 5, "episode_return": 3.0, "score": 1.75}
+
+
+class Talkative(gymnasium.Env):
+    """Ends every episode at once, with the info that it was made for."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, info):
+        self.info = info
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), 1.0, True, False, self.info
+
+
+def test_infos_may_hold_anything_and_means_count_who_reports():
+    infos = [{"score": 1}, {"score": 2, "map": [0, 1, 2]}, {}, {"note": "x", "none": None}]
+    with vector.make(Talkative, env_args=[(i,) for i in infos], num_envs=4, backend="Serial") as v:
+        v.reset()
+        told = v.step(np.zeros(4, np.int32))[4]
+        assert [info["env"] for info in told] == [0, 1, 2, 3]
+        assert [info.get("score") for info in told] == [1, 2, None, None]
+        assert told[1]["map"] == [0, 1, 2]
+        assert told[3]["none"] is None
+        assert v.episode_stats() == {
+            "episodes": 4,
+            "episode_return": 1.0,
+            "episode_length": 1.0,
+            "score": 1.5,
+        }
