@@ -266,6 +266,11 @@ class _Check:
             self.env.step(self.actions(0)())
         except APIUsageError:
             return
+        except Exception as error:
+            raise APIUsageError(
+                f"{self.name}: step before the first reset raised {error!r}; "
+                "raise APIUsageError instead"
+            ) from error
         self.fail("step before the first reset went through; raise APIUsageError instead")
 
     def close_twice(self) -> None:

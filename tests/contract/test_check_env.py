@@ -265,6 +265,14 @@ class StepsAtOnce(Walk):
         self.reset()
 
 
+class StumblesBeforeReset(Walk):
+    says = r"step before the first reset raised AttributeError\(.*; raise APIUsageError instead"
+
+    def __init__(self, buf=None):
+        super().__init__(buf)
+        self.random = np.random.default_rng()
+
+
 class ClosesOnce(Walk):
     says = r"the second close raised ValueError\('closed'\); make it do nothing instead"
     closed = False
