@@ -15,8 +15,8 @@ from pufferlib.exceptions import EnvironmentSetupError
 
 SOURCES = Path(__file__).parent
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"]
-FLAGS = ["-std=c11", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fPIC"]
-FLAGS += ["-shared", "-fvisibility=hidden", *WARNINGS]
+FLAGS = ["-std=c11", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno"]
+FLAGS += ["-fno-trapping-math", "-fPIC", "-shared", "-fvisibility=hidden", *WARNINGS]
 
 
 def cache_folder() -> Path:
