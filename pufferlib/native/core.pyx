@@ -8,7 +8,7 @@ C, so memory outlives its users; a wrong type, shape, layout or a read-only arra
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -707,3 +707,128 @@ def first_nonfinite(values):
     with nogil:
         index = find_nonfinite(<float *>v.buffer.buf, v.buffer.len // 4)
     return index
+
+
+# ---------------------------------------------------------------- waiting between processes
+
+cdef extern from "lanes.h" nogil:
+    ctypedef struct Lane:
+        uint32_t kind
+        uint32_t notified
+        uint32_t said
+    ctypedef struct Board:
+        Lane lanes[1]
+    ctypedef struct Spin:
+        int64_t most
+        int64_t now
+        bint polite
+    int lanes_busy(const Board *board, int begin, int end)
+    void lane_order(Lane *lane, uint32_t kind)
+    void lane_notify(Lane *lane)
+    int lanes_wait(Board *board, const int32_t *groups, int count, int size, Spin *spin,
+                   int64_t limit_ns)
+    void lane_answer(Board *board, Lane *lane, bint says)
+    bint lane_await(Lane *lane, Spin *spin, int64_t limit_ns)
+    int life_bind(int descriptor, bint by_signal)
+
+
+cdef class Lanes:
+    """Orders of a parent to `count` workers and their answers, in `Lanes.size(count)` bytes.
+
+    `block` is shared memory, zero at first. Waiting spins for at most `spin_us` microseconds and
+    then sleeps; `polite` gives the core away while spinning.
+    """
+
+    cdef Py_buffer buffer
+    cdef Board *board
+    cdef readonly int count
+    cdef int32_t *groups
+    cdef Spin spin
+
+    def __cinit__(self, block, int count, double spin_us, bint polite):
+        PyObject_GetBuffer(block, &self.buffer, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        if self.buffer.len < self.size(count):
+            raise APIUsageError(f"{count} lanes do not fit into {self.buffer.len} bytes")
+        self.board = <Board *>self.buffer.buf
+        self.count = count
+        self.groups = <int32_t *>calloc(count, sizeof(int32_t))
+        self.spin.most = self.spin.now = <int64_t>(1000 * spin_us)
+        self.spin.polite = polite
+
+    def __dealloc__(self):
+        free(self.groups)
+        if self.buffer.obj is not None:
+            PyBuffer_Release(&self.buffer)
+
+    @staticmethod
+    def size(int count):
+        """Bytes that `count` lanes take."""
+        return sizeof(Board) + count * sizeof(Lane)
+
+    def order(self, int begin, int end, uint32_t kind):
+        """Give an order to the idle workers `begin` to `end` (not included)."""
+        cdef int i
+        for i in range(begin, end):
+            lane_order(&self.board.lanes[i], kind)
+
+    def notify(self):
+        """Notify every worker."""
+        cdef int i
+        for i in range(self.count):
+            lane_notify(&self.board.lanes[i])
+
+    def clear(self, int i):
+        """Make lane `i` as it was at first, while no process waits on it."""
+        memset(&self.board.lanes[i], 0, sizeof(Lane))
+
+    def is_idle(self, int i):
+        """Whether worker `i` has answered its last order."""
+        return lanes_busy(self.board, i, i + 1) > i
+
+    def wait(self, list groups, int size, double limit_s):
+        """Wait until a group is idle → its index in the list, or -1 when the time is over.
+
+        Group g is the workers g * size to g * size + size - 1.
+        """
+        cdef int i, n = <int>len(groups)
+        cdef int64_t limit = <int64_t>(limit_s * 1e9)
+        for i in range(n):
+            self.groups[i] = groups[i]
+        with nogil:
+            i = lanes_wait(self.board, self.groups, n, size, &self.spin, limit)
+        return i
+
+    def speakers(self, int begin, int end):
+        """The workers of `begin` to `end` (not included) whose answer has an unread message."""
+        cdef int i
+        result = ()
+        for i in range(begin, end):
+            if self.board.lanes[i].said:
+                self.board.lanes[i].said = 0
+                result += (i,)
+        return result
+
+    def receive(self, int i, double limit_s):
+        """In worker `i`: wait for what to do → the kind of order, 0 for a notification, or -1
+        when the time is over."""
+        cdef Lane *lane = &self.board.lanes[i]
+        cdef int64_t limit = <int64_t>(limit_s * 1e9)
+        cdef bint due
+        with nogil:
+            due = lane_await(lane, &self.spin, limit)
+        if not due:
+            return -1
+        if lane.notified:
+            lane.notified = 0
+            return 0
+        return lane.kind
+
+    def answer(self, int i, bint says):
+        """In worker `i`: the order is carried out; with `says`, a message follows."""
+        lane_answer(self.board, &self.board.lanes[i], says)
+
+
+def bind_life(int descriptor, bint by_signal):
+    """End this process when the other end of socket `descriptor` closes (see lanes.h)."""
+    if life_bind(descriptor, by_signal):
+        raise OSError("no thread to watch the parent process")

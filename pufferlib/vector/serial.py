@@ -79,18 +79,22 @@ class Serial(VecEnv):
             self._advance(SEND, RECV)
         actions = self._check_actions(actions)
         self.expected = RECV
-        rows = self._slices[self._current]
-        self.buf.actions[rows] = actions
+        self.buf.actions[self._slices[self._current]] = actions
+        self.advance()
+
+    def advance(self) -> list[dict]:
+        """Step the batch that is due with the actions in its rows → infos."""
         actions, agents = self.buf.actions, self.agents_per_env
-        self._infos[self._current] = []
-        first, row = self._current * self.batch_size, rows.start
+        infos = self._infos[self._current] = []
+        first, row = self._current * self.batch_size, self._slices[self._current].start
         for k in range(first, first + self.batch_size):
             self.current_env = self.first_env + k
-            infos = self.envs[k].step(actions[row : row + agents])[4]
+            told = self.envs[k].step(actions[row : row + agents])[4]
             row += agents
-            if infos:
-                self._take_infos(k, infos)
+            if told:
+                self._take_infos(k, told)
         self._current = (self._current + 1) % len(self._slices)
+        return infos
 
     def recv(self):
         self._advance(RECV, SEND)

@@ -1,0 +1,178 @@
+/* lanes.h - orders to worker processes and their answers, through shared memory.
+ *
+ * A board is one bell and a lane for each worker.  The parent counts its orders in `ordered`, the
+ * worker counts its answers in `answered`; it is idle when the two are equal.  Whoever waits spins
+ * for some microseconds, then sleeps on a futex: the worker on `ordered`, the parent on the bell,
+ * which only workers that it watches ring.  The spin shrinks while waits outlast it.
+ */
+#ifndef PUFFER_LANES_H
+#define PUFFER_LANES_H
+
+#include "wait.h"
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+enum { SPIN_LEAST = 500 }; /* nanoseconds */
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t ordered; /* written by the parent */
+    _Atomic uint32_t kind;
+    _Atomic uint32_t notified;
+    _Atomic uint32_t watched; /* the parent wants the bell rung at the next answer */
+    _Alignas(64) _Atomic uint32_t answered; /* written by the worker */
+    _Atomic uint32_t asleep;
+    _Atomic uint32_t said; /* a message comes with the answer */
+} Lane;
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t bell;
+    Lane lanes[];
+} Board;
+
+typedef struct {
+    int64_t most, now; /* nanoseconds */
+    bool polite;       /* gives the core away between looks: there are fewer cores than spinners */
+} Spin;
+
+static inline int64_t lanes_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline void spin_once(const Spin *spin) {
+    if (spin->polite) {
+        sched_yield();
+        return;
+    }
+    for (int i = 0; i < 8; i++) wait_pause();
+}
+
+static inline void spin_learn(Spin *spin, int64_t waited) {
+    if (waited < spin->most)
+        spin->now = spin->most;
+    else
+        spin->now = spin->now / 2 > SPIN_LEAST ? spin->now / 2 : SPIN_LEAST;
+}
+
+static inline bool lane_idle(const Lane *lane) {
+    return atomic_load(&lane->answered) == atomic_load(&lane->ordered);
+}
+
+/* First lane of begin .. end-1 that is not idle, or end. */
+static inline int lanes_busy(const Board *board, int begin, int end) {
+    while (begin < end && lane_idle(&board->lanes[begin])) begin++;
+    return begin;
+}
+
+static inline void lane_order(Lane *lane, uint32_t kind) {
+    atomic_store(&lane->kind, kind);
+    atomic_fetch_add(&lane->ordered, 1);
+    if (atomic_load(&lane->asleep)) futex_wake(&lane->ordered);
+}
+
+static inline void lane_notify(Lane *lane) {
+    atomic_store(&lane->notified, 1);
+    if (atomic_load(&lane->asleep)) futex_wake(&lane->ordered);
+}
+
+/* Index of the first of `count` groups whose lanes are all idle, or -1. */
+static inline int lanes_look(const Board *board, const int32_t *groups, int count, int size) {
+    for (int i = 0; i < count; i++) {
+        int begin = groups[i] * size;
+        if (lanes_busy(board, begin, begin + size) == begin + size) return i;
+    }
+    return -1;
+}
+
+/* Waits until one of the groups is idle; group g is lanes g*size .. g*size+size-1.  Returns its
+ * index among the groups, or -1 when limit_ns is over. */
+static int lanes_wait(Board *board, const int32_t *groups, int count, int size, Spin *spin,
+                      int64_t limit_ns) {
+    int found = lanes_look(board, groups, count, size);
+    if (found >= 0) return found;
+    int64_t start = lanes_clock(), waited = 0;
+    while (waited < spin->now) {
+        spin_once(spin);
+        found = lanes_look(board, groups, count, size);
+        waited = lanes_clock() - start;
+        if (found >= 0) break;
+    }
+    while (found < 0) {
+        uint32_t bell = atomic_load(&board->bell);
+        for (int i = 0; i < count; i++) {
+            int end = groups[i] * size + size, busy = lanes_busy(board, end - size, end);
+            if (busy < end) atomic_store(&board->lanes[busy].watched, 1);
+        }
+        found = lanes_look(board, groups, count, size);
+        if (found < 0) {
+            futex_sleep(&board->bell, bell, limit_ns - waited);
+            found = lanes_look(board, groups, count, size);
+        }
+        waited = lanes_clock() - start;
+        if (waited >= limit_ns) break;
+    }
+    spin_learn(spin, waited);
+    return found;
+}
+
+static inline void lane_answer(Board *board, Lane *lane, bool says) {
+    atomic_store(&lane->said, says);
+    atomic_fetch_add(&lane->answered, 1);
+    if (atomic_load(&lane->watched)) {
+        atomic_store(&lane->watched, 0);
+        atomic_fetch_add(&board->bell, 1);
+        futex_wake(&board->bell);
+    }
+}
+
+/* Waits for an order or a notification; false when limit_ns is over or a signal came. */
+static bool lane_await(Lane *lane, Spin *spin, int64_t limit_ns) {
+    int64_t start = lanes_clock(), waited = 0;
+    bool due = false;
+    do {
+        due = !lane_idle(lane) || atomic_load(&lane->notified);
+        if (due || waited >= spin->now) break;
+        spin_once(spin);
+        waited = lanes_clock() - start;
+    } while (true);
+    if (!due) {
+        uint32_t ordered = atomic_load(&lane->answered);
+        atomic_store(&lane->asleep, 1);
+        if (lane_idle(lane) && !atomic_load(&lane->notified))
+            futex_sleep(&lane->ordered, ordered, limit_ns);
+        atomic_store(&lane->asleep, 0);
+        due = !lane_idle(lane) || atomic_load(&lane->notified);
+        waited = lanes_clock() - start;
+    }
+    spin_learn(spin, waited);
+    return due;
+}
+
+static void *life_watch(void *argument) {
+    struct pollfd line = {.fd = (int)(intptr_t)argument, .events = POLLRDHUP};
+    while (poll(&line, 1, -1) < 1) continue;
+    _exit(1);
+    return NULL;
+}
+
+/* Ends this process as soon as the other end of socket `descriptor` is closed; with `by_signal`
+ * also as soon as the thread that started it ends, even while it is stopped.  Nonzero: no thread. */
+static int life_bind(int descriptor, bool by_signal) {
+    pthread_t thread;
+    sigset_t all, before;
+    if (by_signal) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int failed = pthread_create(&thread, NULL, life_watch, (void *)(intptr_t)descriptor);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed) pthread_detach(thread);
+    return failed;
+}
+
+#endif
