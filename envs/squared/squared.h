@@ -62,17 +62,18 @@ static inline void squared_reset(Squared *s, const SquaredParams *p) {
 }
 
 static inline void squared_step(Squared *s, const SquaredParams *p, SquaredRows *rows) {
-    static const int8_t dx[SQUARED_ACTIONS] = {0, 0, 0, -1, 1}, dy[SQUARED_ACTIONS] = {0, 1, -1, 0, 0};
     int action = rows->actions[0];
-    s->x += dx[action];
-    s->y += dy[action];
+    s->x += (action == SQUARED_RIGHT) - (action == SQUARED_LEFT);
+    s->y += (action == SQUARED_DOWN) - (action == SQUARED_UP);
     s->tick++;
 
-    bool off_board = (unsigned)s->x >= (unsigned)p->size || (unsigned)s->y >= (unsigned)p->size;
-    bool reached = !off_board && s->y * p->size + s->x == s->target;
-    rows->rewards[0] = (float)reached - (float)off_board;
+    bool off_board = ((unsigned)s->x >= (unsigned)p->size) | ((unsigned)s->y >= (unsigned)p->size);
+    bool reached = !off_board & (s->y * p->size + s->x == s->target);
+    bool late = s->tick >= p->max_steps;
+    if (!(reached | off_board | late)) return;
+    rows->rewards[0] = (float)(reached - off_board);
     rows->terminals[0] = reached | off_board;
-    rows->truncations[0] = !rows->terminals[0] && s->tick >= p->max_steps;
+    rows->truncations[0] = !rows->terminals[0];
     rows->log->score += (float)reached;
 }
 
@@ -89,10 +90,12 @@ static void squared_draw(const Squared *s, const SquaredParams *p, PufferCanvas 
     float cell = (float)canvas->width / (float)p->size;
     int target_x = s->target % p->size, target_y = s->target / p->size;
     puffer_fill(canvas, PUFFER_BACKGROUND);
-    for (int line = 1; line < p->size; line++) {
-        puffer_rectangle(canvas, (float)line * cell - 1, 0, 1, (float)canvas->height, PUFFER_MUTED);
-        puffer_rectangle(canvas, 0, (float)line * cell - 1, (float)canvas->width, 1, PUFFER_MUTED);
+    for (int y = 0; y < p->size; y++) {
+        for (int x = 0; x < p->size; x++) {
+            bool is_target = (x == target_x) & (y == target_y);
+            puffer_rectangle(canvas, (float)x * cell + 1, (float)y * cell + 1, cell - 2, cell - 2,
+                             is_target ? PUFFER_RED : 0x1d2b35);
+        }
     }
-    puffer_rectangle(canvas, (float)target_x * cell + 3, (float)target_y * cell + 3, cell - 7, cell - 7, PUFFER_RED);
-    puffer_disc(canvas, ((float)s->x + 0.5f) * cell, ((float)s->y + 0.5f) * cell, cell * 0.4f, PUFFER_TEAL);
+    puffer_disc(canvas, ((float)s->x + 0.5f) * cell, ((float)s->y + 0.5f) * cell, cell * 0.36f, PUFFER_TEAL);
 }
