@@ -174,7 +174,8 @@ static inline void snake_turn(SnakeBody *body, int action) {
 static inline int snake_look_ahead(const Snake *s, const SnakeParams *p, const SnakeBody *body) {
     int ahead = snake_next(p, body->head, body->heading);
     bool leaves = (ahead == body->tail) & (body->growth == 0);
-    return (s->map[ahead] < SNAKE_WALL) | leaves ? ahead : 0;
+    bool kills = (s->map[ahead] >= SNAKE_WALL) & !leaves;
+    return kills ? 0 : ahead;
 }
 
 /* Moves the head to `ahead`; the end of the body follows unless the snake grows. */
@@ -278,8 +279,8 @@ static void snake_draw(const Snake *s, const SnakeParams *p, PufferCanvas *canva
         for (int x = 0; x < p->width; x++) {
             int cell = snake_cell(p, x, y);
             float cell_x = snake_pixel_x(p, cell, size), cell_y = snake_pixel_y(p, cell, size);
-            bool seen = (puffer_absf(cell_x - left) < (SNAKE_VIEW + 0.5f) * size) &
-                        (puffer_absf(cell_y - top) < (SNAKE_VIEW + 0.5f) * size);
+            float far = puffer_maxf(puffer_absf(cell_x - left), puffer_absf(cell_y - top));
+            bool seen = far < (SNAKE_VIEW + 0.5f) * size;
             uint32_t tile = seen ? 0x24343f : 0x16212a;
             puffer_rectangle(canvas, cell_x - size * 0.5f + 1, cell_y - size * 0.5f + 1, size - 1, size - 1, tile);
             if (s->map[cell] == SNAKE_FOOD) puffer_disc(canvas, cell_x, cell_y, size * 0.27f, PUFFER_YELLOW);
