@@ -14,7 +14,8 @@
 #include "puffer.h"
 
 /* Parameters: type, name, default, lowest, highest, what it is. */
-#define CARTPOLE_PARAMS(X) X(int, max_steps, 500, 1, 1000000, "Steps after which an episode is truncated.")
+#define CARTPOLE_PARAMS(X) \
+    X(int, max_steps, 500, 1, 1000000, "Steps after which an episode is truncated.")
 
 /* What an episode reports, beside its return and length. */
 #define CARTPOLE_LOG(X) X(score, "1 if the pole stood until the time limit, else 0.")
@@ -120,7 +121,8 @@ static inline void cartpole_step(Cartpole *s, const CartpoleParams *p, CartpoleR
     if (late & !fallen) rows->log->score += 1.0f;
 }
 
-static inline void cartpole_observe(const Cartpole *s, const CartpoleParams *p, int agent, float *row) {
+static inline void cartpole_observe(const Cartpole *s, const CartpoleParams *p, int agent,
+                                    float *row) {
     (void)p, (void)agent;
     row[CARTPOLE_X] = (float)s->x;
     row[CARTPOLE_SPEED] = (float)s->speed;
@@ -162,6 +164,7 @@ static void cartpole_draw(const Cartpole *s, const CartpoleParams *p, PufferCanv
     if (s->push) cartpole_draw_push(canvas, x + (float)s->push * 48, hinge + 16, (float)s->push);
 
     float done = (float)s->tick / (float)p->max_steps;
-    puffer_rectangle(canvas, 0, (float)canvas->height - 6, (float)canvas->width * done, 6, PUFFER_GREEN);
+    puffer_rectangle(canvas, 0, (float)canvas->height - 6, (float)canvas->width * done, 6,
+                     PUFFER_GREEN);
     puffer_number(canvas, s->tick, 16, 16, 3, PUFFER_INK);
 }

@@ -54,7 +54,7 @@ typedef struct {
     int32_t head, tail; /* cells of the two ends, the same one if the length is 1 */
     int32_t length;     /* cells covered, at least 1 */
     int32_t growth;     /* cells by which it is still to grow, at least 0 */
-    int32_t heading;    /* direction of the last move, 0 .. 3: opposite ones differ in the last bit */
+    int32_t heading;    /* direction of the last move, 0 .. 3; the opposite differs in the last bit */
     int32_t eaten;      /* pieces of food since the episode began */
     int32_t age;        /* steps since the episode began */
 } SnakeBody;
@@ -200,7 +200,8 @@ static inline void snake_step(Snake *s, const SnakeParams *p, SnakeRows *rows) {
         SnakeBody *body = &s->bodies[agent];
         snake_turn(body, rows->actions[agent]);
         int ahead = snake_look_ahead(s, p, body);
-        bool eats = s->map[ahead] == SNAKE_FOOD, crashes = !ahead, late = ++body->age >= p->max_steps;
+        bool eats = s->map[ahead] == SNAKE_FOOD, crashes = !ahead;
+        bool late = ++body->age >= p->max_steps;
         s->food -= eats;
         body->eaten += eats;
         body->growth += eats;
@@ -243,7 +244,8 @@ static inline float snake_pixel_y(const SnakeParams *p, int cell, float size) {
 }
 
 /* The body as a string of round segments from the tail to the head, and a head that looks ahead. */
-static void snake_draw_body(const Snake *s, const SnakeParams *p, int agent, float size, PufferCanvas *canvas) {
+static void snake_draw_body(const Snake *s, const SnakeParams *p, int agent, float size,
+                            PufferCanvas *canvas) {
     static const uint32_t colours[8] = {PUFFER_TEAL, PUFFER_ORANGE, PUFFER_PURPLE, PUFFER_GREEN,
                                         PUFFER_BLUE, PUFFER_RED, 0xe58fb1, 0xa3b18a};
     const SnakeBody *body = &s->bodies[agent];
@@ -264,26 +266,30 @@ static void snake_draw_body(const Snake *s, const SnakeParams *p, int agent, flo
         float eye_x = x + (0.15f * ahead_x + 0.24f * (float)eye * ahead_y) * size;
         float eye_y = y + (0.15f * ahead_y + 0.24f * (float)eye * ahead_x) * size;
         puffer_disc(canvas, eye_x, eye_y, size * 0.17f, PUFFER_INK);
-        puffer_disc(canvas, eye_x + 0.06f * ahead_x * size, eye_y + 0.06f * ahead_y * size, size * 0.09f,
-                    PUFFER_BACKGROUND);
+        puffer_disc(canvas, eye_x + 0.06f * ahead_x * size, eye_y + 0.06f * ahead_y * size,
+                    size * 0.09f, PUFFER_BACKGROUND);
     }
 }
 
 /* The map inside its rim of wall; what the first snake sees is lighter. */
 static void snake_draw(const Snake *s, const SnakeParams *p, PufferCanvas *canvas) {
     float size = (float)canvas->width / (float)(p->width + 2);
-    float left = snake_pixel_x(p, s->bodies[0].head, size), top = snake_pixel_y(p, s->bodies[0].head, size);
+    float head_x = snake_pixel_x(p, s->bodies[0].head, size);
+    float head_y = snake_pixel_y(p, s->bodies[0].head, size);
     puffer_fill(canvas, PUFFER_MUTED);
-    puffer_rectangle(canvas, size, size, (float)p->width * size, (float)p->height * size, PUFFER_BACKGROUND);
+    puffer_rectangle(canvas, size, size, (float)p->width * size, (float)p->height * size,
+                     PUFFER_BACKGROUND);
     for (int y = 0; y < p->height; y++) {
         for (int x = 0; x < p->width; x++) {
             int cell = snake_cell(p, x, y);
             float cell_x = snake_pixel_x(p, cell, size), cell_y = snake_pixel_y(p, cell, size);
-            float far = puffer_maxf(puffer_absf(cell_x - left), puffer_absf(cell_y - top));
+            float far = puffer_maxf(puffer_absf(cell_x - head_x), puffer_absf(cell_y - head_y));
             bool seen = far < (SNAKE_VIEW + 0.5f) * size;
             uint32_t tile = seen ? 0x24343f : 0x16212a;
-            puffer_rectangle(canvas, cell_x - size * 0.5f + 1, cell_y - size * 0.5f + 1, size - 1, size - 1, tile);
-            if (s->map[cell] == SNAKE_FOOD) puffer_disc(canvas, cell_x, cell_y, size * 0.27f, PUFFER_YELLOW);
+            puffer_rectangle(canvas, cell_x - size * 0.5f + 1, cell_y - size * 0.5f + 1, size - 1,
+                             size - 1, tile);
+            if (s->map[cell] != SNAKE_FOOD) continue;
+            puffer_disc(canvas, cell_x, cell_y, size * 0.27f, PUFFER_YELLOW);
         }
     }
     for (int agent = 0; agent < p->snakes; agent++) snake_draw_body(s, p, agent, size, canvas);

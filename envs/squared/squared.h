@@ -77,7 +77,8 @@ static inline void squared_step(Squared *s, const SquaredParams *p, SquaredRows 
     rows->log->score += (float)reached;
 }
 
-static inline void squared_observe(const Squared *s, const SquaredParams *p, int agent, uint8_t *row) {
+static inline void squared_observe(const Squared *s, const SquaredParams *p, int agent,
+                                   uint8_t *row) {
     (void)agent;
     __builtin_memset(row, SQUARED_EMPTY, (size_t)(p->size * p->size));
     row[s->target] = SQUARED_TARGET;
@@ -97,5 +98,6 @@ static void squared_draw(const Squared *s, const SquaredParams *p, PufferCanvas 
                              is_target ? PUFFER_RED : 0x1d2b35);
         }
     }
-    puffer_disc(canvas, ((float)s->x + 0.5f) * cell, ((float)s->y + 0.5f) * cell, cell * 0.36f, PUFFER_TEAL);
+    puffer_disc(canvas, ((float)s->x + 0.5f) * cell, ((float)s->y + 0.5f) * cell, cell * 0.36f,
+                PUFFER_TEAL);
 }
