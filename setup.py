@@ -25,7 +25,13 @@ setup(
                 "pufferlib.native.core",
                 ["pufferlib/native/core.pyx"],
                 depends=[str(p.relative_to(ROOT)) for p in ROOT.glob("pufferlib/native/*.h")],
-                extra_compile_args=["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-pthread"],
+                extra_compile_args=[
+                    "-O3",
+                    "-std=gnu11",
+                    "-ffp-contract=off",
+                    "-fno-math-errno",
+                    "-pthread",
+                ],
                 extra_link_args=["-pthread"],
                 libraries=["dl"],
             )

@@ -95,7 +95,9 @@ def main() -> int:
         os.sched_setaffinity(0, {options.core})
     names = options.names or [n for n in registry.names() if registry.find(n).is_native]
     if not options.json:
-        print(f"{'environment':<14}{'envs':>6}{'agents':>8}{'vector':>10}{'C loop':>10}{'ratio':>7}")
+        print(
+            f"{'environment':<14}{'envs':>6}{'agents':>8}{'vector':>10}{'C loop':>10}{'ratio':>7}"
+        )
     for name in names:
         for num_envs in options.envs:
             row = measure(name, num_envs, options.rounds, options.seconds)

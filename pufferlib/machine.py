@@ -14,7 +14,9 @@ def usable_cores(*, root: Path = Path("/")) -> int:
     (`cpu.cfs_quota_us` / `cpu.cfs_period_us`). A quota is rounded down, to at least 1. `root` is
     where `/sys` and `/proc` are looked for.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     for quota, period in _quotas(root):
         cores = min(cores, max(1, math.floor(quota / period)))
     return cores
@@ -33,8 +35,15 @@ def _quotas(root: Path):
                 if level == mount:
                     break
         elif "cpu" in controllers.split(","):
-            for level in (mount / controllers / group.lstrip("/"), mount / controllers, mount / "cpu"):
-                quota, period = _read(level / "cpu.cfs_quota_us"), _read(level / "cpu.cfs_period_us")
+            for level in (
+                mount / controllers / group.lstrip("/"),
+                mount / controllers,
+                mount / "cpu",
+            ):
+                quota, period = (
+                    _read(level / "cpu.cfs_quota_us"),
+                    _read(level / "cpu.cfs_period_us"),
+                )
                 if quota and period and int(quota) > 0:
                     yield int(quota), int(period)
 

@@ -194,7 +194,8 @@ def _vector(leaf, values: Tensor) -> Tensor:
         scale = is_image(leaf.dtype, leaf.shape)
         return (scale_image(values) if scale else values.to(torch.get_default_dtype())).flatten(1)
     parts = []
-    for column, n, start in zip(values.flatten(1).long().unbind(1), leaf.n, leaf.start, strict=True):
+    columns = values.reshape(len(values), -1).long().unbind(1)
+    for column, n, start in zip(columns, leaf.n, leaf.start, strict=True):
         one_hot = functional.one_hot(column - start, n) if n <= MAX_ONE_HOT else column[:, None]
         parts.append(one_hot.to(torch.get_default_dtype()))
     return torch.cat(parts, 1)

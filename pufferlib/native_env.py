@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 
-from pufferlib import buffers as _buffers
 from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError
 from pufferlib.native.build import compile_env
@@ -55,7 +54,13 @@ class NativeEnv(PufferEnv):
     """
 
     def __init__(
-        self, library: Library | str | Path, num_envs: int = 1, *, buf=None, render_mode=None, **params
+        self,
+        library: Library | str | Path,
+        num_envs: int = 1,
+        *,
+        buf=None,
+        render_mode=None,
+        **params,
     ):
         if not isinstance(library, Library):
             library = load_library(library)

@@ -155,9 +155,7 @@ def rollout(
     clock.lap("copy")
 
 
-def keep(
-    vecenv: VecEnv, policy: Any, storage: Storage, t: int, rows: slice, batch: tuple
-) -> None:
+def keep(vecenv: VecEnv, policy: Any, storage: Storage, t: int, rows: slice, batch: tuple) -> None:
     """Store a received batch: observation t, and what came of the step before it."""
     observations, rewards, terminals, truncations, _, _, masks = batch
     if t == 0 or not storage.slots:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 import tomllib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -46,10 +47,15 @@ class Entry:
 
         Raises `EnvironmentSetupError` with the command that installs what is missing.
         """
-        try:
+        with self._naming_what_to_install():
             if self.folder.parent == envs_folder():
                 return importlib.import_module(f"{PACKAGE}.{self.folder.name}")
             return _import_folder(self.folder)
+
+    @contextmanager
+    def _naming_what_to_install(self):
+        try:
+            yield
         except ModuleNotFoundError as error:
             command = self._install_command()
             if command is None:
@@ -68,7 +74,8 @@ class Entry:
     def __call__(self, buf=None, **parameters):
         if self.is_native:
             return NativeEnv(self.library, buf=buf, **parameters)
-        return self.module().make(**parameters)
+        with self._naming_what_to_install():
+            return self.module().make(**parameters)
 
 
 def envs_folder() -> Path:
