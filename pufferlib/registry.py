@@ -60,8 +60,9 @@ class Entry:
             command = self._install_command()
             if command is None:
                 raise
+            package = (error.name or "").partition(".")[0]
             raise EnvironmentSetupError(
-                f"environment {self.name!r} needs the package {error.name!r}, which is not "
+                f"environment {self.name!r} needs the package {package!r}, which is not "
                 f"installed; install it with: {command}"
             ) from error
 
@@ -125,6 +126,7 @@ def _import_folder(folder: Path):
     spec = importlib.util.spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
