@@ -46,15 +46,16 @@ enum { /* what an observed cell holds */
     SNAKE_CLASSES
 };
 
-/* A cell of the map is SNAKE_EMPTY, SNAKE_FOOD, SNAKE_WALL or a segment: SNAKE_SEGMENT times the
- * snake's number plus 1, plus SNAKE_HEAD, or the direction (action - 1) of the next segment. */
+/* A direction is an action less 1: 0 up, 1 down, 2 left, 3 right; the opposite differs in the last
+ * bit.  A cell of the map is SNAKE_EMPTY, SNAKE_FOOD, SNAKE_WALL or a segment: SNAKE_SEGMENT times
+ * (the snake's number + 1), plus SNAKE_HEAD or the direction in which the next segment lies. */
 enum { SNAKE_HEAD = 4, SNAKE_SEGMENT = 8 };
 
 typedef struct {
     int32_t head, tail; /* cells of the two ends, the same one if the length is 1 */
     int32_t length;     /* cells covered, at least 1 */
     int32_t growth;     /* cells by which it is still to grow, at least 0 */
-    int32_t heading;    /* direction of the last move, 0 .. 3; the opposite differs in the last bit */
+    int32_t heading;    /* direction of the last move, 0 .. 3 */
     int32_t eaten;      /* pieces of food since the episode began */
     int32_t age;        /* steps since the episode began */
 } SnakeBody;
