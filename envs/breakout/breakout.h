@@ -7,7 +7,7 @@
  * Behind a cleared wall stands a new one, up to `walls`; it appears when the ball is back at the
  * paddle.
  *
- * Reward: a tenth of the points made in the step.  The episode terminates when the last ball is
+ * Reward: a tenth of the points made in the step, -1 for a lost ball.  The episode terminates when the last ball is
  * lost or the last wall is cleared, and is truncated after `max_steps` steps.
  *
  * Motion is exact, not stepwise: the ball flies straight from one contact to the next, whenever that
@@ -60,17 +60,18 @@ enum {
 #define BREAKOUT_SINE_SERVE 0.6f      /* the largest of a served ball */
 #define BREAKOUT_SLACK (1.0f / 256)   /* a line this far behind an edge counts as ahead: rounding */
 #define BREAKOUT_REWARD 0.1f          /* per point */
-#define BREAKOUT_UNIT_SPEED (1.0f / 512)
+#define BREAKOUT_UNIT_SPEED (1.0f / 512)  /* of what is observed */
+#define BREAKOUT_UNIT_OFFSET (1.0f / 128)
 
 /* The observation: index, meaning, range. */
 enum {
-    BREAKOUT_PADDLE_X,     /* middle of the paddle / court width, 0..1 */
+    BREAKOUT_PADDLE_X,     /* middle of the paddle, -1 left .. 1 right side of the court */
     BREAKOUT_PADDLE_SHARE, /* width of the paddle as a share of the full one, 0.5 or 1 */
-    BREAKOUT_BALL_X,       /* middle of the ball / court width, 0..1 */
-    BREAKOUT_BALL_Y,       /* middle of the ball / height of the paddle's top, 0..1 */
+    BREAKOUT_BALL_X,       /* middle of the ball, -1 left .. 1 right side of the court */
+    BREAKOUT_BALL_Y,       /* middle of the ball, -1 ceiling .. 1 top of the paddle */
     BREAKOUT_BALL_VX,      /* velocity to the right / 512 pixels per second, -1..1 */
     BREAKOUT_BALL_VY,      /* velocity down / 512 pixels per second, -1..1 */
-    BREAKOUT_BALL_SPEED,   /* speed / 512 pixels per second, 0..1 */
+    BREAKOUT_OFFSET,       /* ball to the right of the paddle / 128 pixels, cut to -1..1 */
     BREAKOUT_BALLS_LEFT,   /* balls left, the one in play included / 10, 0..1 */
     BREAKOUT_WALLS_LEFT,   /* walls to come after this one / 10, 0..1 */
     BREAKOUT_BRICKS_LEFT,  /* bricks that stand / 108, 0..1 */
@@ -276,7 +277,7 @@ static inline void breakout_step(Breakout *s, const BreakoutParams *p, BreakoutR
         breakout_serve(s, p);
     }
 
-    rows->rewards[0] = BREAKOUT_REWARD * (float)(s->score - score);
+    rows->rewards[0] = BREAKOUT_REWARD * (float)(s->score - score) - (float)lost;
     rows->terminals[0] = over;
     rows->truncations[0] = !over && s->tick >= p->max_steps;
     if (rows->terminals[0] | rows->truncations[0]) {
@@ -287,13 +288,13 @@ static inline void breakout_step(Breakout *s, const BreakoutParams *p, BreakoutR
 
 static inline void breakout_observe(const Breakout *s, const BreakoutParams *p, int agent, float *row) {
     (void)agent;
-    row[BREAKOUT_PADDLE_X] = s->paddle * (1.0f / BREAKOUT_WIDTH);
+    row[BREAKOUT_PADDLE_X] = s->paddle * (2.0f / BREAKOUT_WIDTH) - 1.0f;
     row[BREAKOUT_PADDLE_SHARE] = 2.0f * s->reach < p->paddle_width ? 0.5f : 1.0f;
-    row[BREAKOUT_BALL_X] = s->at[0] * (1.0f / BREAKOUT_WIDTH);
-    row[BREAKOUT_BALL_Y] = s->at[1] * (1.0f / BREAKOUT_PADDLE_TOP);
+    row[BREAKOUT_BALL_X] = s->at[0] * (2.0f / BREAKOUT_WIDTH) - 1.0f;
+    row[BREAKOUT_BALL_Y] = s->at[1] * (2.0f / BREAKOUT_PADDLE_TOP) - 1.0f;
     row[BREAKOUT_BALL_VX] = s->velocity[0] * BREAKOUT_UNIT_SPEED;
     row[BREAKOUT_BALL_VY] = s->velocity[1] * BREAKOUT_UNIT_SPEED;
-    row[BREAKOUT_BALL_SPEED] = s->speed * BREAKOUT_UNIT_SPEED;
+    row[BREAKOUT_OFFSET] = puffer_clampf((s->at[0] - s->paddle) * BREAKOUT_UNIT_OFFSET, -1.0f, 1.0f);
     row[BREAKOUT_BALLS_LEFT] = 0.1f * (float)s->lives;
     row[BREAKOUT_WALLS_LEFT] = 0.1f * (float)(p->walls - 1 - s->wall);
     row[BREAKOUT_BRICKS_LEFT] = (1.0f / BREAKOUT_BRICKS) * (float)s->left;

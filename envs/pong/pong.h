@@ -52,10 +52,10 @@ enum { PONG_STAY, PONG_UP, PONG_DOWN, PONG_ACTIONS };
 
 /* The observation: index, meaning, range. */
 enum {
-    PONG_AGENT_Y,         /* middle of the agent's bat / court height, 0..1 */
-    PONG_OPPONENT_Y,      /* middle of the machine's bat / court height, 0..1 */
-    PONG_BALL_X,          /* middle of the ball / court width, 0..1 */
-    PONG_BALL_Y,          /* middle of the ball / court height, 0..1 */
+    PONG_AGENT_Y,         /* middle of the agent's bat, -1 top .. 1 bottom of the court */
+    PONG_OPPONENT_Y,      /* middle of the machine's bat, -1 top .. 1 bottom of the court */
+    PONG_BALL_X,          /* middle of the ball, -1 left .. 1 right side of the court */
+    PONG_BALL_Y,          /* middle of the ball, -1 top .. 1 bottom of the court */
     PONG_BALL_VX,         /* velocity to the right / 800 pixels per second, -1..1 */
     PONG_BALL_VY,         /* velocity down / 800 pixels per second, -1..1 */
     PONG_AGENT_POINTS,    /* the agent's points / 21, 0..1 */
@@ -116,7 +116,7 @@ static inline void pong_drift(Pong *s, float time) {
     float y = s->y + s->vy * time;
     bool above = y < top, below = y > bottom;
     s->y = above ? 2.0f * top - y : below ? 2.0f * bottom - y : y;
-    s->vy = above | below ? -s->vy : s->vy;
+    s->vy = (above | below) ? -s->vy : s->vy;
 }
 
 /* Turns the ball back from a bat at height `bat`; false if the bat is elsewhere. */
@@ -187,10 +187,10 @@ static inline void pong_step(Pong *s, const PongParams *p, PongRows *rows) {
 
 static inline void pong_observe(const Pong *s, const PongParams *p, int agent, float *row) {
     (void)p, (void)agent;
-    row[PONG_AGENT_Y] = s->agent * (1.0f / PONG_HEIGHT);
-    row[PONG_OPPONENT_Y] = s->opponent * (1.0f / PONG_HEIGHT);
-    row[PONG_BALL_X] = s->x * (1.0f / PONG_WIDTH);
-    row[PONG_BALL_Y] = s->y * (1.0f / PONG_HEIGHT);
+    row[PONG_AGENT_Y] = s->agent * (2.0f / PONG_HEIGHT) - 1.0f;
+    row[PONG_OPPONENT_Y] = s->opponent * (2.0f / PONG_HEIGHT) - 1.0f;
+    row[PONG_BALL_X] = s->x * (2.0f / PONG_WIDTH) - 1.0f;
+    row[PONG_BALL_Y] = s->y * (2.0f / PONG_HEIGHT) - 1.0f;
     row[PONG_BALL_VX] = s->vx * PONG_UNIT_SPEED;
     row[PONG_BALL_VY] = s->vy * PONG_UNIT_SPEED;
     row[PONG_AGENT_POINTS] = (float)s->won * PONG_UNIT_POINTS;
