@@ -219,10 +219,11 @@ def check_verb(arguments: argparse.Namespace) -> None:
     from pufferlib import registry, vector
     from pufferlib.env import check_env
     from pufferlib.vector.conformance import check_backend
+    from pufferlib.vector.creation import list_factories
 
     entry = registry.find(arguments.env)
     config = settings_of(entry, arguments)
-    creator = partial(entry, **config.env)
+    (creator,) = list_factories(entry, None, dict(config.env), 1)
     report = check_env(creator)
     print(f"{entry.name}: one environment keeps the contract ({report.steps} steps)")
     for rule in report.untried:

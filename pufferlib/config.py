@@ -389,13 +389,17 @@ def find(key: str, *, source: str) -> tuple[str, str]:
     section, _, name = key.partition(".")
     if key in settings() or (section == "env" and name and "." not in name):
         return section, name
-    alike = [known for known in settings() if known.endswith("." + key)]
+    bare = {known.partition(".")[2]: known for known in reversed(settings())}
+    alike = [bare[near] for near in difflib.get_close_matches(key, bare, n=1, cutoff=0.6)]
     alike += difflib.get_close_matches(key, settings(), n=1, cutoff=0.6)
     if section in SECTIONS and not alike:
         alike = difflib.get_close_matches(
             key, [k for k in settings() if k.startswith(section)], 1, 0
         )
-    hint = f"did you mean {alike[0]}?" if alike else f"sections are {', '.join((*SECTIONS, 'env'))}"
+    if alike:
+        hint = f"did you mean {settings()[alike[0]].flag if source[:2] == '--' else alike[0]}?"
+    else:
+        hint = f"sections are {', '.join((*SECTIONS, 'env'))}"
     raise ConfigError(f"{key} (from {source}) is not a setting; {hint}")
 
 

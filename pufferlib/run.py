@@ -445,6 +445,7 @@ def record_gif(
     *,
     loaded: Checkpoint | None,
     seed: int = 0,
+    greedy: bool = False,
     max_frames: int = 1500,
 ) -> int:
     """Write the pictures of one episode to `path` and return their number.
@@ -464,7 +465,7 @@ def record_gif(
     )  # fmt: skip
     frames: list[Any] = []
     try:
-        act = make_actor(entry, config, vecenv, loaded=loaded, seed=seed)
+        act = make_actor(entry, config, vecenv, loaded=loaded, seed=seed, greedy=greedy)
         env: Any = vecenv.driver_env
         observations, _ = vecenv.reset(seed)
         over = False

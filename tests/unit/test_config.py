@@ -132,16 +132,17 @@ def test_a_value_that_does_not_fit_is_refused_with_what_is_expected(key, value, 
 @pytest.mark.parametrize(
     ("flag", "nearest"),
     [
-        ("--train.learning-rat", "train.learning_rate"),
+        ("--train.learning-rat", "train.learning-rate"),
         ("--trian.seed", "train.seed"),
         ("--seed", "train.seed"),
-        ("--vec.envs", "vec.num_envs"),
+        ("--sed", "train.seed"),
+        ("--vec.envs", "vec.num-envs"),
         ("--policy.zzz", "policy."),
     ],
 )
 def test_a_misspelt_flag_is_refused_naming_the_nearest(flag, nearest):
     with pytest.raises(
-        ConfigError, match=rf"from {flag}\) is not a setting; did you mean {nearest}"
+        ConfigError, match=rf"from {flag}\) is not a setting; did you mean --{nearest}"
     ):
         flags(flag, "1")
 
