@@ -1,6 +1,6 @@
 """Steps per second of native environments through `vector.make`, against their pure C loop.
 
-    python benchmarks/bench_env.py [NAME ...] [--envs 1024 4096] [--rounds 5] [--seconds 0.5] [--json]
+    python benchmarks/bench_env.py [NAME ...] [--envs 1024 4096] [--rounds 5] [--json]
 
 Both run on one core, one after the other in every round; the ratio is that of the medians. The C
 loop (loop.c) calls the same step function of the same header, compiled with the same flags.

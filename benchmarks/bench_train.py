@@ -1,6 +1,6 @@
 """Training throughput by phase, against the bare network's time on the same batches.
 
-    python benchmarks/bench_train.py [NAME] [--updates 10] [--rounds 5] [--json] [--section.key value ...]
+    python benchmarks/bench_train.py [NAME] [--updates 10] [--rounds 5] [--json] [--SECTION.KEY V]
 
 Bare is what cannot be avoided: for each update the policy's forward pass on `horizon` batches, as
 in the rollout, and its forward and backward pass on every minibatch; no sampling, no loss, no

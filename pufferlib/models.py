@@ -1,9 +1,10 @@
-"""Policies: an encoder turns observations into features, heads turn them into actions and values."""
+"""Policies: an encoder turns observations into features, heads into actions and values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 import torch
@@ -45,7 +46,7 @@ class Policy(nn.Module):
 
 
 class Default(Policy):
-    """A multilayer perceptron over any packed space: every field flattened, discrete ones one-hot."""
+    """A multilayer perceptron over any packed space, every field flattened as `Flatten` does."""
 
     def __init__(
         self,
@@ -127,12 +128,17 @@ def is_image(dtype: np.dtype, shape: tuple[int, ...], kind: str = "continuous") 
     return dtype == np.uint8 and len(shape) in (2, 3) and kind == "continuous"
 
 
+def spans_bytes(space: spaces.Box) -> bool:
+    """Whether the elements go up to 255; a grid of a few cell kinds does not, and is no image."""
+    return bool((space.high == 255).any())
+
+
 class ImageInput(nn.Module):
     """Images [B, …] of any dtype → floats [B, channels, height, width]; bytes become 0…1."""
 
     def __init__(self, space: spaces.Box, *, channels_last: bool):
         super().__init__()
-        self.scale = is_image(np.dtype(space.dtype), space.shape)
+        self.scale = is_image(np.dtype(space.dtype), space.shape) and spans_bytes(space)
         self.channels_last = channels_last
 
     def forward(self, images: Tensor) -> Tensor:
@@ -150,7 +156,8 @@ class Flatten(nn.Module):
     def __init__(self, space: spaces.Box):
         super().__init__()
         self.layout = space.layout if isinstance(space, PackedBox) else None
-        self.scale = self.layout is None and is_image(np.dtype(space.dtype), space.shape)
+        image = is_image(np.dtype(space.dtype), space.shape) and spans_bytes(space)
+        self.scale = self.layout is None and image
         self.size = (
             sum(_vector_size(leaf) for leaf in self.layout.leaves)
             if self.layout is not None
@@ -222,16 +229,15 @@ class Categorical:
 
     def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [B, D] and their log-probabilities [B]; the same noise gives the same actions."""
-        actions, total = [], None
+        actions, logprobs = [], []
         for piece, gumbel in zip(
             logits.split(self.sizes, 1), noise.split(self.sizes, 1), strict=True
         ):
             logp = functional.log_softmax(piece, 1)
             action = (logp + gumbel).argmax(1, keepdim=True)
-            chosen = logp.gather(1, action).squeeze(1)
-            total = chosen if total is None else total + chosen
             actions.append(action)
-        return torch.cat(actions, 1), total
+            logprobs.append(logp.gather(1, action).squeeze(1))
+        return torch.cat(actions, 1), reduce(torch.add, logprobs)
 
     def best(self, logits: Tensor) -> Tensor:
         """The likeliest actions [B, D]."""
@@ -240,15 +246,13 @@ class Categorical:
 
     def evaluate(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies [B], sums over the components."""
-        total, entropy = None, None
+        logprobs, entropies = [], []
         columns = actions.long().split(1, 1)
         for piece, action in zip(logits.split(self.sizes, 1), columns, strict=True):
             logp = functional.log_softmax(piece, 1)
-            chosen = logp.gather(1, action).squeeze(1)
-            spread = -(logp.exp() * logp).sum(1)
-            total = chosen if total is None else total + chosen
-            entropy = spread if entropy is None else entropy + spread
-        return total, entropy
+            logprobs.append(logp.gather(1, action).squeeze(1))
+            entropies.append(-(logp.exp() * logp).sum(1))
+        return reduce(torch.add, logprobs), reduce(torch.add, entropies)
 
 
 class Gaussian:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -74,7 +75,7 @@ class NativeEnv(PufferEnv):
         self.num_envs = num_envs
         self.num_agents = num_envs * self.params.num_agents
         self.render_mode = render_mode
-        self._window = None
+        self._window: Any = None
         super().__init__(buf)
 
     def rebind(self, buf):
@@ -119,7 +120,7 @@ class NativeEnv(PufferEnv):
         if self._window is None:
             from pufferlib.window import Window
 
-            self._window = Window(self.params.library.name, fps=self.params.frames_per_second)
+            self._window = Window(self.params.library.name)
         self._window.show(pixels)
         return None
 

@@ -62,15 +62,12 @@ class Storage:
         dtype = getattr(torch, str(np.dtype(space.dtype)))
         shape = (horizon + 1, vecenv.num_agents, *space.shape)
         host = torch.zeros(shape, dtype=dtype, pin_memory=pinned)
+        floats, flags = "rewards values bootstraps advantages", "terminals truncations masks"
+        arrays: dict[str, Any] = {name: np.zeros(rows, np.float32) for name in floats.split()}
+        arrays |= {name: np.zeros(rows, np.bool_) for name in flags.split()}
         storage = cls(
+            **arrays,
             observations=host.numpy(),
-            rewards=np.zeros(rows, np.float32),
-            terminals=np.zeros(rows, np.bool_),
-            truncations=np.zeros(rows, np.bool_),
-            masks=np.ones(rows, np.bool_),
-            values=np.zeros(rows, np.float32),
-            bootstraps=np.zeros(rows, np.float32),
-            advantages=np.zeros(rows, np.float32),
             device_observations=host.to(device),
             actions=torch.zeros(
                 (*rows, *distribution.action_shape), dtype=distribution.action_dtype, device=device
@@ -80,8 +77,8 @@ class Storage:
         )
         if isinstance(vecenv, Native):
             for t in range(horizon):
-                fields = (storage.observations[t + 1], storage.rewards[t])
-                fields += (storage.terminals[t], storage.truncations[t])
+                fields = [storage.observations[t + 1], storage.rewards[t]]
+                fields += [storage.terminals[t], storage.truncations[t]]
                 storage.slots.append(
                     [vecenv.rows(*(f[rows] for f in fields)) for rows in slices(vecenv)]
                 )
@@ -125,7 +122,8 @@ def rollout(
     Raises `NonFiniteError` naming environment, step and field for a NaN or infinity.
     """
     horizon = len(storage.rewards)
-    action_shape, parts = vecenv.single_action_space.shape, slices(vecenv)
+    action_shape, parts = vecenv.single_action_space.shape or (), slices(vecenv)
+    send: Any = vecenv.send
     storage.bootstraps.fill(0.0)
     policy.distribution.draw_noise(storage.noise, generator)
     clock.lap("inference")
@@ -143,9 +141,9 @@ def rollout(
             chosen = storage.actions[t, rows].cpu().numpy().reshape(-1, *action_shape)
             clock.lap("inference")
             if storage.slots:
-                vecenv.send(chosen, storage.slots[t][k])
+                send(chosen, storage.slots[t][k])
             else:
-                vecenv.send(chosen)
+                send(chosen)
             clock.lap("environment")
     vecenv.wait()
     clock.lap("environment")
@@ -280,15 +278,15 @@ def update(
     for _ in range(config.update_epochs):
         order = torch.randperm(agents, generator=generator, device=device)
         for chosen in order.split(segments):
-            fields = [observations, storage.actions, storage.logprobs, advantages, old_values]
-            rows = [x.index_select(1, chosen).flatten(0, 1) for x in fields]
-            if not all_present:
-                present = masks.index_select(1, chosen).flatten()
-                rows = [x[present] for x in rows]
-                if len(rows[0]) == 0:
-                    continue
+            present = None if all_present else masks.index_select(1, chosen).flatten()
+            obs, act, logp, adv, val = (
+                select(x, chosen, present)
+                for x in (observations, storage.actions, storage.logprobs, advantages, old_values)
+            )
+            if len(obs) == 0:
+                continue
             with autocast(config, device):
-                total, figures = loss(policy, *rows, config)
+                total, figures = loss(policy, obs, act, logp, adv, val, config)
             optimizer.zero_grad(set_to_none=True)
             total.backward()
             norm = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
@@ -304,10 +302,16 @@ def update(
             break
     names = ("policy", "value", "entropy", "kl", "clipped")
     means = torch.stack(seen).mean(0).tolist() if seen else [0.0] * len(names)
-    figures = dict(zip(names, means, strict=True))
-    figures["gradient_norm"] = torch.stack(norms).mean().item() if norms else 0.0
-    figures["explained_variance"] = explained_variance(storage)
-    return figures
+    return dict(zip(names, means, strict=True)) | {
+        "gradient_norm": torch.stack(norms).mean().item() if norms else 0.0,
+        "explained_variance": explained_variance(storage),
+    }
+
+
+def select(x: Tensor, segments: Tensor, present: Tensor | None) -> Tensor:
+    """The rows of some segments of x [T, A, …] → [B, …], those of absent agents left out."""
+    rows = x.index_select(1, segments).flatten(0, 1)
+    return rows if present is None else rows[present]
 
 
 def explained_variance(storage: Storage) -> float:
@@ -395,11 +399,9 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
         }
-        if hasattr(self.vecenv, "get_state"):
-            state["vecenv"] = {
-                name: torch.from_numpy(np.array(value))
-                for name, value in self.vecenv.get_state().items()
-            }
+        arrays = self.vecenv.get_state()
+        if arrays is not None:
+            state["vecenv"] = {name: torch.from_numpy(x.copy()) for name, x in arrays.items()}
         return state
 
     def restore(self, state: dict[str, Any]) -> None:

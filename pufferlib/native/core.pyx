@@ -502,7 +502,7 @@ cdef class Worlds:
             self.expect(MUST_RESET)
         cdef Held held = Held(seeds, "seeds", "uint64", (self.num_envs,), False)
         cdef int k
-        self.finish()
+        self.wait()
         memcpy(self.seeds, held.buffer.buf, self.num_envs * sizeof(uint64_t))
         self.aim_home()
         for k in range(self.num_slices):
@@ -585,7 +585,7 @@ cdef class Worlds:
 
     def batches(self):
         """What the coming `recv` of each slice returns, once no step is under way."""
-        self.finish()
+        self.wait()
         return [(v[0].observations, v[0].rewards, v[0].terminals, v[0].truncations, [], ids,
                  v[1].masks) for v, ids in zip(self.slice_views, self.slice_ids)]
 
@@ -594,7 +594,7 @@ cdef class Worlds:
         """Last observations of episodes that ended in the batch received last [rows, *O]."""
         return self.slice_views[self.current][1].final_observations
 
-    def finish(self):
+    def wait(self):
         """Wait until no step is under way."""
         cdef int k
         if self.inline_:
@@ -606,7 +606,7 @@ cdef class Worlds:
     def shut(self):
         """Stop the threads; anything but another `shut` is refused from now on."""
         if self.phase != CLOSED:
-            self.finish()
+            self.wait()
             self.phase = CLOSED
             pool_close(self.pool)
             self.pool = NULL
@@ -614,7 +614,7 @@ cdef class Worlds:
     def drain(self):
         """(env index, episodes, return sum, length sum, *field sums) of each world in which an
         episode ended since the last call."""
-        self.finish()
+        self.wait()
         cdef int64_t k, i, n = self.log_fields
         cdef float *log
         result = []
@@ -627,7 +627,7 @@ cdef class Worlds:
 
     def drain_sums(self):
         """Sums over all worlds since the last call: [episodes, return, length, *fields]."""
-        self.finish()
+        self.wait()
         cdef int64_t k, i, n = self.log_fields
         cdef double sums[64]
         memset(sums, 0, sizeof(sums))
@@ -640,7 +640,7 @@ cdef class Worlds:
 
     def get_state(self):
         """Everything that the next step depends on but the rows themselves, as bytes."""
-        self.finish()
+        self.wait()
         return <bytes>(<char *>self.memory)[:self.memory_bytes]
 
     def set_state(self, state):
@@ -648,7 +648,7 @@ cdef class Worlds:
         returns the vector's own rows, which the caller restores."""
         if self.phase == CLOSED:
             self.expect(MUST_RECV)
-        self.finish()
+        self.wait()
         if len(state) != self.memory_bytes:
             raise APIUsageError(f"a state of {len(state)} bytes does not fit {self.num_envs} worlds "
                                 f"that take {self.memory_bytes}")
@@ -665,7 +665,7 @@ cdef class Worlds:
     def check_world(self, int64_t world):
         if not 0 <= world < self.num_envs:
             raise APIUsageError(f"world {world} does not exist; there are {self.num_envs}")
-        self.finish()
+        self.wait()
 
     def draw(self, int64_t world, pixels):
         """Paint one world into pixels [height, width, 3] uint8."""

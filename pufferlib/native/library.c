@@ -112,24 +112,44 @@ static void reset(const PufferBatch *b, int64_t begin, int64_t end) {
     }
 }
 
+/* One agent a world.  Parameters and addresses are copied to locals that nothing can alias, so
+ * that they stay in registers across the byte stores of flags and observations. */
 static void step_alone(const PufferBatch *b, int64_t begin, int64_t end) {
+    const Params params = *(const Params *)b->params;
+    const Action *actions = (const Action *)b->actions + begin * b->spec.action_components;
+    uint8_t *state = b->states + begin * b->spec.state_bytes;
+    uint8_t *observation = (uint8_t *)b->observations + begin * b->obs_bytes;
+    float *const rewards = b->rewards, *const returns = b->returns;
+    uint8_t *const terminals = b->terminals, *const truncations = b->truncations;
+    uint8_t *const masks = b->masks;
+    int32_t *const lengths = b->lengths;
+    Log *const logs = (Log *)b->logs;
+    const int64_t components = b->spec.action_components, state_bytes = b->spec.state_bytes;
+    const int64_t obs_bytes = b->obs_bytes;
     for (int64_t world = begin; world < end; world++) {
-        State *s = state_of(b, world);
-        Rows rows = rows_of(b, world, world);
-        *rows.rewards = 0.0f;
-        *rows.terminals = *rows.truncations = 0;
-        FN(_step)(s, b->params, &rows);
-        b->returns[world] += *rows.rewards;
-        b->lengths[world] += 1;
-        if (__builtin_expect(*rows.terminals | *rows.truncations, 0)) {
+        State *s = (State *)state;
+        Rows rows = {actions, rewards + world, terminals + world, truncations + world,
+                     masks + world, logs + world};
+        rewards[world] = 0.0f;
+        terminals[world] = truncations[world] = 0;
+        FN(_step)(s, &params, &rows);
+        returns[world] += rewards[world];
+        lengths[world] += 1;
+        if (__builtin_expect(terminals[world] | truncations[world], 0)) {
             finish(b, s, rows.log, world, 0);
             begin_world(b, s, world);
         }
-        FN(_observe)(s, b->params, 0, row_of(b->observations, b, world));
+        FN(_observe)(s, &params, 0, (Obs *)observation);
+        actions += components;
+        state += state_bytes;
+        observation += obs_bytes;
     }
 }
 
-static void step_together(const PufferBatch *b, int64_t begin, int64_t end) {
+/* Many agents a world, from local copies for the same reason. */
+static void step_together(const PufferBatch *batch, int64_t begin, int64_t end) {
+    const PufferBatch local = *batch, *b = &local;
+    const Params params = *(const Params *)batch->params;
     int agents = b->spec.num_agents;
     for (int64_t world = begin; world < end; world++) {
         State *s = state_of(b, world);
@@ -138,7 +158,7 @@ static void step_together(const PufferBatch *b, int64_t begin, int64_t end) {
         __builtin_memset(rows.rewards, 0, (size_t)agents * sizeof(float));
         __builtin_memset(rows.terminals, 0, (size_t)agents);
         __builtin_memset(rows.truncations, 0, (size_t)agents);
-        FN(_step)(s, b->params, &rows);
+        FN(_step)(s, &params, &rows);
         bool any_ended = false, all_ended = true;
         for (int agent = 0; agent < agents; agent++) {
             int64_t row = first + agent;
@@ -154,7 +174,7 @@ static void step_together(const PufferBatch *b, int64_t begin, int64_t end) {
         if (any_ended) {
 #if TABLE(_RESPAWN)
             for (int agent = 0; agent < agents; agent++) {
-                if (rows.terminals[agent] | rows.truncations[agent]) FN(_respawn)(s, b->params, agent);
+                if (rows.terminals[agent] | rows.truncations[agent]) FN(_respawn)(s, &params, agent);
             }
             (void)all_ended;
 #else

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pufferlib.exceptions import APIUsageError
@@ -18,6 +20,8 @@ class Native(VecEnv):
     to `out`, made once by `rows(observations, rewards, terminals, truncations)`: a trainer's own
     storage needs no copy. `num_workers` is the number of threads, the caller's included.
     """
+
+    rows: Callable
 
     def __init__(
         self,
@@ -36,11 +40,8 @@ class Native(VecEnv):
         self.buf = allocate_rows(driver, self.num_agents)
         threads = self._count_threads(num_workers)
         self.worlds = Worlds(self.params, self.buf, num_envs, batch_size, threads, self.agent_ids)
-        self.send = self.worlds.send
-        self.recv = self.worlds.recv
-        self.rows = self.worlds.rows
-        self.wait = self.worlds.finish
-        self.batches = self.worlds.batches
+        for name in ("send", "recv", "rows", "wait", "batches"):
+            setattr(self, name, getattr(self.worlds, name))
 
     def _count_threads(self, num_workers) -> int:
         if num_workers == "auto":

@@ -78,9 +78,7 @@ def test_the_kernel_equals_the_plain_reference(shape, seed):
 
 def test_an_array_of_another_shape_is_refused():
     good, flags = np.zeros((4, 2), np.float32), np.zeros((4, 2), bool)
-    with pytest.raises(
-        APIUsageError, match=r"last_values: expected .* shape \(2,\), got float32 \(3,\)"
-    ):
+    with pytest.raises(APIUsageError, match=r"last_values: .* shape \(2,\), got float32 \(3,\)"):
         core.advantages(
             good, good, np.zeros(3, np.float32), good, flags, flags, flags, good.copy(), 0.9, 0.9
         )
@@ -90,7 +88,7 @@ def test_a_read_only_result_is_refused():
     good, flags = np.zeros((4, 2), np.float32), np.zeros((4, 2), bool)
     out = np.zeros((4, 2), np.float32)
     out.setflags(write=False)
-    with pytest.raises(APIUsageError, match="out: expected .* that can be written"):
+    with pytest.raises(APIUsageError, match=r"out: expected .* that can be written"):
         core.advantages(good, good, good[0].copy(), good, flags, flags, flags, out, 0.9, 0.9)
 
 

@@ -153,7 +153,7 @@ def test_convolutional_refuses_small_images():
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones():
-    with pytest.raises(APIUsageError, match="no policy 'Defualt'; expected one of .*Default"):
+    with pytest.raises(APIUsageError, match=r"no policy 'Defualt'; expected one of .*Default"):
         models.find_policy("Defualt")
 
 
