@@ -12,12 +12,13 @@ from pufferlib.exceptions import APIUsageError
 from pufferlib.vector.base import VecEnv
 from pufferlib.vector.conformance import check_backend
 from pufferlib.vector.creation import list_factories
+from pufferlib.vector.multiprocessing import Multiprocessing
 from pufferlib.vector.native import Native
 from pufferlib.vector.serial import Serial
 
-__all__ = ["Native", "Serial", "VecEnv", "check_backend", "make"]
+__all__ = ["Multiprocessing", "Native", "Serial", "VecEnv", "check_backend", "make"]
 
-BACKENDS = {"Native": Native, "Serial": Serial}
+BACKENDS = {"Multiprocessing": Multiprocessing, "Native": Native, "Serial": Serial}
 
 
 def make(
@@ -30,6 +31,7 @@ def make(
     *,
     num_workers: int | str = "auto",
     batch_size: int | str = "auto",
+    **options,
 ) -> VecEnv:
     """Put `num_envs` environments behind one batch of rows.
 
@@ -47,7 +49,7 @@ def make(
     """
     backend = _find_backend(backend)
     single = not isinstance(env_creator_or_creators, list | tuple)
-    options = {"num_workers": num_workers, "batch_size": batch_size}
+    options |= {"num_workers": num_workers, "batch_size": batch_size}
     if single and backend in ("auto", Native):
         entry = _find_native(env_creator_or_creators)
         plain = env_args is None and (env_kwargs is None or isinstance(env_kwargs, Mapping))

@@ -27,6 +27,7 @@ class VecEnv:
     """
 
     driver_env: PufferEnv
+    buf: _buffers.Buffers
     choice = ""  # Why `make` took this backend, where it had the choice.
     restarts = 0  # Workers that were replaced, where there are any.
 
@@ -81,6 +82,14 @@ class VecEnv:
     def batches(self) -> list[tuple]:
         """What the coming `recv` of each batch returns, in turn, once no step is under way."""
         raise NotImplementedError
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """All that the future depends on, or None if the environments cannot give it."""
+        return None
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from what `get_state` of an equal vector returned."""
+        raise APIUsageError(f"{type(self).__name__} cannot restore the state of its environments")
 
     def episodes(self) -> list[dict]:
         """One record for each episode that ended since the last call: `env`, `episode_return`,

@@ -41,9 +41,9 @@ def check_backend(
     for batch_size in batch_sizes:
         check.trajectories(batch_size)
     check.actions()
-    check.seeds()
+    check.seeds(min(batch_sizes))
     check.episodes()
-    check.closing()
+    check.closing(min(batch_sizes))
 
 
 class Probe(PufferEnv):
@@ -273,11 +273,11 @@ class _Check:
                 self.refused(lambda: vecenv.send(good.astype(np.float64)), "float64")
             vecenv.step(good)
 
-    def seeds(self) -> None:
+    def seeds(self, batch_size: int) -> None:
         """Environment k depends on the root seed and k alone; no seed is really random."""
 
-        def first(seed=None, default=None, batch_size=NUM_ENVS):
-            with self.make(batch_size, seed=default) as vecenv:
+        def first(seed=None, default=None, size=NUM_ENVS):
+            with self.make(size, seed=default) as vecenv:
                 vecenv.async_reset(seed)
                 found: dict[int, list] = {}
                 while len(found) < vecenv.num_agents:
@@ -294,7 +294,7 @@ class _Check:
             self.fail("the seed given to make must be the seed of a reset without one")
         if first(seed=[int(s) for s in env_seeds(5, NUM_ENVS)]) != seeded:
             self.fail("a list of seeds must be used as it is, one an environment")
-        if first(seed=5, batch_size=1) != seeded:
+        if first(seed=5, size=batch_size) != seeded:
             self.fail("first observations depend on batch_size")
         if first(seed=6) != seeded and first() == first():
             self.fail("two vectors without a seed begin alike")
@@ -324,12 +324,12 @@ class _Check:
             if vecenv.episode_stats() != {"episodes": 0}:
                 self.fail("episode_stats() must be {'episodes': 0} where no episode ended")
 
-    def closing(self) -> None:
+    def closing(self, batch_size: int) -> None:
         """A vector may be closed at any time and again."""
-        for batch_size in (NUM_ENVS, 1):
+        for steps in (False, True):
             vecenv = self.make(batch_size)
             vecenv.async_reset()
-            if batch_size == 1:
+            if steps:
                 vecenv.recv()
                 vecenv.send(vecenv.action_space.sample())
             vecenv.close()

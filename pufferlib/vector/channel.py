@@ -1,0 +1,159 @@
+"""What a parent and its workers say to each other, and the memory that they share."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from pufferlib import buffers
+from pufferlib.native.core import Lanes
+
+STEP, RESET, CLOSE = 1, 2, 3
+_HEADER = struct.Struct("<Q")
+
+
+class Channel:
+    """Whole messages over a stream socket: pickles, bytes and file descriptors."""
+
+    def __init__(self, stream: socket.socket):
+        self.stream = stream
+
+    def send(self, message: Any) -> None:
+        self.send_bytes(pickle.dumps(message, 5))
+
+    def send_bytes(self, data: bytes) -> None:
+        self.stream.sendall(_HEADER.pack(len(data)) + data)
+
+    def receive(self) -> Any:
+        return pickle.loads(self.receive_bytes())
+
+    def receive_bytes(self) -> bytes:
+        """The next message. Raises EOFError if the other side is gone."""
+        (size,) = _HEADER.unpack(self._read(_HEADER.size))
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = self.stream.recv(min(size - len(data), 1 << 20))
+            if not part:
+                raise EOFError("the other process closed its socket")
+            data += part
+        return bytes(data)
+
+    def send_descriptor(self, descriptor: int) -> None:
+        socket.send_fds(self.stream, [b"d"], [descriptor])
+
+    def receive_descriptor(self) -> int:
+        descriptors = socket.recv_fds(self.stream, 1, 1)[1]
+        if not descriptors:
+            raise EOFError("the other process closed its socket")
+        return descriptors[0]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What a vector must know of an environment."""
+
+    single_observation_space: spaces.Space
+    single_action_space: spaces.Space
+    num_agents: int
+    emulated: bool
+
+
+def describe(env) -> tuple:
+    """The `Likeness` of `env` in plain values, which any Gymnasium and NumPy can read."""
+    return (
+        _describe_space(env.single_observation_space),
+        _describe_space(env.single_action_space),
+        int(env.num_agents),
+        bool(env.emulated),
+    )
+
+
+def read_likeness(plain: tuple) -> Likeness:
+    """The `Likeness` in the plain values of `describe`."""
+    observation_space, action_space, num_agents, emulated = plain
+    return Likeness(_read_space(observation_space), _read_space(action_space), num_agents, emulated)
+
+
+def _describe_space(space) -> tuple:
+    if isinstance(space, spaces.Discrete):
+        return "Discrete", int(space.n), int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return "MultiDiscrete", space.nvec.tolist()
+    return "Box", space.low.dtype.str, space.shape, space.low.tobytes(), space.high.tobytes()
+
+
+def _read_space(plain: tuple) -> spaces.Space:
+    kind, *rest = plain
+    if kind == "Discrete":
+        return spaces.Discrete(rest[0], start=rest[1])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(rest[0])
+    dtype, shape, low, high = rest
+    low, high = (np.frombuffer(bound, dtype).reshape(shape) for bound in (low, high))
+    return spaces.Box(low, high, shape, np.dtype(dtype).type)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How environments, agents and workers are laid out, and how the two sides wait."""
+
+    num_envs: int
+    num_workers: int
+    agents_per_env: int
+    spin_us: float  # Longest spin before a sleep,
+    polite: bool  # and if the core is given away while spinning.
+
+    @property
+    def envs_per_worker(self) -> int:
+        return self.num_envs // self.num_workers
+
+    @property
+    def agents_per_worker(self) -> int:
+        return self.envs_per_worker * self.agents_per_env
+
+    def envs(self, worker: int) -> slice:
+        """The environments of one worker."""
+        return slice(worker * self.envs_per_worker, (worker + 1) * self.envs_per_worker)
+
+    def rows(self, worker: int) -> slice:
+        """The rows of one worker."""
+        return slice(worker * self.agents_per_worker, (worker + 1) * self.agents_per_worker)
+
+
+class Block:
+    """Shared memory: `lanes`, `seeds` [N] uint64 and `rows`, the Buffers of all agents.
+
+    The parent makes it and keeps `descriptor`, by which a worker maps it. Raises OSError where the
+    memory cannot be had.
+    """
+
+    def __init__(self, plan: Plan, likeness: Any, descriptor: int | None = None):
+        placed, rows_size = buffers.layout(
+            plan.num_envs * plan.agents_per_env,
+            likeness.single_observation_space,
+            likeness.single_action_space,
+        )
+        seeds_at = Lanes.size(plan.num_workers)
+        rows_at = -(-(seeds_at + 8 * plan.num_envs) // buffers.ALIGNMENT) * buffers.ALIGNMENT
+        self.size = rows_at + rows_size
+        if descriptor is None:
+            self.descriptor, memory = buffers.shared_block(self.size)
+        else:
+            memory = mmap.mmap(descriptor, self.size)
+            os.close(descriptor)
+        self.lanes = Lanes(memory, plan.num_workers, plan.spin_us, plan.polite)
+        self.seeds = np.ndarray(plan.num_envs, np.uint64, memory, seeds_at)
+        self.rows = buffers.view(memoryview(memory)[rows_at:], placed)
+        if descriptor is None:
+            buffers.clear(self.rows)

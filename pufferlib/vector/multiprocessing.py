@@ -1,0 +1,537 @@
+"""The backend of Python environments on several cores: workers that share their rows with us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import warnings
+import weakref
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from pufferlib import buffers
+from pufferlib.exceptions import APIUsageError, EnvironmentSetupError, WorkerError
+from pufferlib.machine import usable_cores
+from pufferlib.seeding import env_seed
+from pufferlib.vector.base import CLOSED, RECV, SEND, VecEnv, check_sizes
+from pufferlib.vector.channel import CLOSE, RESET, STEP, Block, Plan, read_likeness
+from pufferlib.vector.child import WATCH_S, Child, check_python, pack_factories
+
+SPIN_US = 50.0
+CLOSE_S = 10.0  # How long environments may take to close, and
+FAREWELL_S = 1.0  # how long after an error.
+START_FACTOR = 10  # A constructor may take this many times as long as a step.
+
+
+class Multiprocessing(VecEnv):
+    """Environments on worker processes that write into rows which this process reads.
+
+    Each worker is a fresh interpreter and steps an equal share of the environments. A batch is the
+    environments of one worker, of all, or of some: a contiguous block of workers without a copy,
+    or with `zero_copy=False` whichever are ready, copied together. With `sync_traj` batches come
+    in the order in which they were sent, else the first that is ready.
+
+    Args:
+        factories: one for each environment, from `creation.list_factories`; they travel by
+            cloudpickle, so closures and the classes of a script are fine.
+        num_workers: 'auto' is as many as cores may be used and sizes allow; more than the cores
+            needs `overwork`.
+        timeout: seconds that a step or a reset of a worker may take before it counts as frozen.
+        restart_workers: how often, in all, a dead or frozen worker is replaced. Its environments
+            begin anew, and their running episodes are truncated.
+        python: another interpreter for the workers, of this version of Python and with NumPy,
+            Gymnasium and cloudpickle.
+
+    Raises `WorkerError` for a worker whose environment raised, that died, or that froze.
+    """
+
+    def __init__(
+        self,
+        factories,
+        *,
+        batch_size="auto",
+        num_workers="auto",
+        zero_copy: bool = True,
+        sync_traj: bool = False,
+        overwork: bool = False,
+        timeout: float = 60.0,
+        restart_workers: int = 0,
+        python: str | os.PathLike | None = None,
+    ):
+        num_envs, batch_size = check_sizes(len(factories), batch_size)
+        cores = usable_cores()
+        num_workers = count_workers(
+            num_envs,
+            batch_size,
+            num_workers,
+            cores=cores,
+            contiguous=zero_copy or sync_traj,
+            overwork=overwork,
+        )
+        if not timeout > 0 or restart_workers < 0:
+            raise APIUsageError(
+                f"timeout is {timeout!r} and restart_workers {restart_workers!r}; expected "
+                "seconds above 0 and a number of at least 0"
+            )
+        self.num_workers, self.timeout, self.restart_workers = num_workers, timeout, restart_workers
+        self.factories = factories
+        self._driver_env = None
+        self._python = None if python is None else check_python(python)
+        self._plan = Plan(num_envs, num_workers, 0, SPIN_US, num_workers >= cores)
+        shares = [self._plan.envs(w) for w in range(num_workers)]
+        self._payloads = [pack_factories(factories[share], share.start) for share in shares]
+        self._children: list[Child] = []
+        self._descriptors: list[int] = []
+        self._release = weakref.finalize(self, _release, self._children, self._descriptors)
+        try:
+            self._start(num_envs, batch_size)
+        except BaseException:
+            self._release()
+            raise
+        self._lay_out(zero_copy, sync_traj)
+
+    # ------------------------------------------------------------ the contract
+
+    def async_reset(self, seed=None):
+        if self.expected == CLOSED:
+            self._advance("async_reset", RECV)
+        seeds = self._seeds(seed)
+        self.wait()
+        for group in (*self._pending, *self._ready):
+            self._hear(group)
+        self._told.clear()
+        self._pending.clear()
+        self._ready.clear()
+        self._seen[:] = False
+        self._block.seeds[:] = seeds
+        self._order(range(self._num_groups), RESET)
+        self.expected = RECV
+
+    def send(self, actions):
+        if self.expected != SEND:
+            self._advance(SEND, RECV)
+        actions = self._check_actions(actions)
+        self.expected = RECV
+        first = 0
+        for group in self._current:
+            rows = self._action_rows[group]
+            rows[...] = actions[first : first + len(rows)]
+            first += len(rows)
+        self._order(self._current, STEP)
+
+    def recv(self):
+        if self.expected != RECV:
+            self._advance(RECV, SEND)
+        while len(self._ready) < self._groups_per_batch:
+            candidates = self._pending[:1] if self._sync_traj else self._pending
+            self._ready.append(self._pending.pop(self._await(candidates)))
+        infos = []
+        for group in self._ready:
+            infos += self._hear(group)
+            if self.restart_workers:
+                self._remember(group)
+        self._current, self._ready = self._ready, []
+        self.expected = SEND
+        if self._gathered is not None:
+            views = self._gather(self._gathered)
+        else:
+            views = self._views[self._current[0]]
+        observations, rewards, terminals, truncations, agent_ids, masks = views
+        return observations, rewards, terminals, truncations, infos, agent_ids, masks
+
+    @property
+    def final_observations(self):
+        if self._gathered is not None:
+            return self._gathered.final_observations
+        return self._block.rows.final_observations[self._group_rows(self._current[0])]
+
+    def wait(self):
+        for group in list(self._pending):
+            self._await([group])
+
+    def batches(self):
+        """See `VecEnv.batches`; refused where the members of a batch are not fixed."""
+        if self._gathered is not None:
+            raise APIUsageError(
+                "with zero_copy=False the next batches are not known; use zero_copy=True"
+            )
+        self.wait()
+        batches = []
+        for group in range(self._num_groups):
+            o, r, t, u, ids, masks = self._views[group]
+            batches.append((o, r, t, u, self._hear(group, keep=True), ids, masks))
+        return batches
+
+    def episodes(self):
+        records, self._records = self._records, []
+        return records
+
+    def notify(self):
+        """Let every environment's `notify` be called before its next step."""
+        self._block.lanes.notify()
+
+    @property
+    def driver_env(self):
+        """One more environment, in this process; made when first asked for."""
+        if self._driver_env is None:
+            self._driver_env = self.factories[0]()
+        return self._driver_env
+
+    def close(self):
+        """Close every environment and end the workers; raises what an environment's close raised.
+
+        May be called again.
+        """
+        self.expected = CLOSED
+        driver, self._driver_env = self._driver_env, None
+        if driver is not None:
+            driver.close()
+        reports = self._shut(CLOSE_S) if self._release.alive else []
+        if reports:
+            raise _explain(*reports[0])
+
+    # ------------------------------------------------------------ setting up
+
+    def _start(self, num_envs: int, batch_size: int) -> None:
+        """Start all workers, learn from them what the environments are like, make the rows."""
+        for worker in range(self.num_workers):
+            self._children.append(Child(worker, self._python))
+        for child in self._children:
+            self._introduce(child)
+        likenesses = [self._expect(child, "likeness") for child in self._children]
+        for worker, plain in enumerate(likenesses):
+            if plain != likenesses[0]:
+                raise APIUsageError(
+                    f"environment {self._plan.envs(worker).start} has {_name_spaces(plain)}, "
+                    f"environment 0 has {_name_spaces(likenesses[0])}; the environments of one "
+                    "vector must agree"
+                )
+        like = self._like = read_likeness(likenesses[0])
+        super().__init__(like, num_envs, batch_size, like.num_agents)
+        self._plan = replace(self._plan, agents_per_env=like.num_agents)
+        try:
+            self._block = Block(self._plan, like)
+        except OSError as error:
+            raise EnvironmentSetupError(
+                f"no memory for the rows of {num_envs} environments with {like.num_agents} "
+                f"agent(s) that observe {like.single_observation_space} ({error.strerror}); use "
+                "fewer environments or raise the memory limit"
+            ) from error
+        self._descriptors.append(self._block.descriptor)
+        for child in self._children:
+            self._hand_over(child)
+        for child in self._children:
+            self._expect(child, "ready")
+
+    def _introduce(self, child: Child) -> None:
+        try:
+            child.introduce(self._plan, self._payloads[child.index])
+        except OSError as error:
+            raise self._describe_loss(child, child.end()) from error
+
+    def _hand_over(self, child: Child) -> None:
+        try:
+            child.channel.send_descriptor(self._block.descriptor)
+            child.channel.send(self._plan)
+        except OSError as error:
+            raise self._describe_loss(child, child.end()) from error
+
+    def _expect(self, child: Child, kind: str) -> Any:
+        """What the worker says during construction."""
+        try:
+            said, *content = child.receive(START_FACTOR * self.timeout)
+        except EOFError as error:
+            raise self._describe_loss(child, child.end() + " during construction") from error
+        except TimeoutError as error:
+            late = f"did not finish construction in {START_FACTOR * self.timeout:g} s"
+            raise self._describe_loss(child, late) from error
+        if said == "error":
+            raise _explain(child.index, content[0])
+        assert said == kind
+        return content[0] if content else None
+
+    def _lay_out(self, zero_copy: bool, sync_traj: bool) -> None:
+        """Cut the workers into groups; a batch is one group, or several that are copied."""
+        size = self.batch_size // self._plan.envs_per_worker
+        copies = not zero_copy and not sync_traj and 1 < size < self.num_workers
+        self._size = 1 if copies else size  # Workers in a group.
+        self._groups_per_batch = size if copies else 1
+        self._num_groups = self.num_workers // self._size
+        self._sync_traj = sync_traj
+        self._pending: list[int] = []  # Groups that were given an order, oldest first,
+        self._ready: list[int] = []  # that have answered, but are too few for a batch,
+        self._current: list[int] = []  # and that were received last.
+        self._ordered_at = [0.0] * self._num_groups
+        self._watched_at = 0.0
+        self._order_kind = [RESET] * self._num_groups
+        self._told: dict[int, list[dict]] = {}  # Worker → infos that nobody has received.
+        self._records: list[dict] = []
+        rows = self._block.rows
+        self._views = [self._view(rows, self._group_rows(g)) for g in range(self._num_groups)]
+        self._action_rows = [rows.actions[self._group_rows(g)] for g in range(self._num_groups)]
+        self._gathered = None
+        if copies:
+            self._gathered = buffers.allocate(
+                self.agents_per_batch, self.single_observation_space, self.single_action_space
+            )
+        self._seen = np.zeros(self.num_agents, np.bool_)  # Rows with a running episode.
+        self._seen_observations = rows.observations.copy() if self.restart_workers else None
+
+    def _group_rows(self, group: int) -> slice:
+        rows = self._size * self._plan.agents_per_worker
+        return slice(group * rows, (group + 1) * rows)
+
+    def _view(self, rows: buffers.Buffers, part: slice) -> tuple:
+        return (
+            rows.observations[part],
+            rows.rewards[part],
+            rows.terminals[part],
+            rows.truncations[part],
+            self.agent_ids[part],
+            rows.masks[part],
+        )
+
+    def _gather(self, batch: buffers.Buffers) -> tuple:
+        """Copy the rows of the groups received into one batch → its views."""
+        parts = [self._group_rows(group) for group in self._current]
+        for field in fields(batch):
+            rows = getattr(self._block.rows, field.name)
+            np.concatenate([rows[part] for part in parts], out=getattr(batch, field.name))
+        ids = np.concatenate([self.agent_ids[part] for part in parts])
+        *views, _, masks = self._view(batch, slice(None))
+        return *views, ids, masks
+
+    # ------------------------------------------------------------ orders and answers
+
+    def _order(self, groups, kind: int) -> None:
+        now = time.monotonic()
+        for group in groups:
+            self._ordered_at[group] = now
+            self._order_kind[group] = kind
+            self._block.lanes.order(group * self._size, (group + 1) * self._size, kind)
+        self._pending.extend(groups)
+
+    def _await(self, groups: list[int]) -> int:
+        """Wait until one of the groups is idle → its index in the list."""
+        i = self._block.lanes.wait(groups, self._size, WATCH_S)
+        while i < 0:
+            self._watch(groups)
+            i = self._block.lanes.wait(groups, self._size, WATCH_S)
+        # A dead worker must not hide behind others that are always ready.
+        if i > 0 and time.monotonic() > max(self._ordered_at[groups[0]], self._watched_at) + 1:
+            self._watch(groups)
+        return i
+
+    def _watch(self, groups: list[int]) -> None:
+        """Look whether the workers that have not answered are alive and in time."""
+        self._watched_at = now = time.monotonic()
+        for group in groups:
+            for child in self._children[group * self._size : (group + 1) * self._size]:
+                if self._block.lanes.is_idle(child.index):
+                    continue
+                if child.is_dead():
+                    self._lose(child, child.end())
+                elif now - self._ordered_at[group] > self.timeout:
+                    what = "step" if self._order_kind[group] == STEP else "reset"
+                    self._lose(child, f"has not finished a {what} in {self.timeout:g} s")
+
+    def _hear(self, group: int, *, keep: bool = False) -> list[dict]:
+        """The infos that came with the group's answers; with `keep` they will come again."""
+        first = group * self._size
+        for worker in self._block.lanes.speakers(first, first + self._size):
+            self._listen(self._children[worker])
+        if not self._told:
+            return []
+        told = self._told.get if keep else self._told.pop
+        return [info for w in range(first, first + self._size) for info in told(w, [])]
+
+    def _listen(self, child: Child) -> None:
+        """Read the message that comes with an answer."""
+        try:
+            said, *content = child.receive(self.timeout)
+        except EOFError:
+            self._lose(child, child.end())
+            return
+        except TimeoutError:
+            self._lose(child, f"has not finished a message in {self.timeout:g} s")
+            return
+        if said == "error":
+            self._stop()
+            raise _explain(child.index, content[0])
+        self._told[child.index], records = content
+        self._records += records
+
+    # ------------------------------------------------------------ workers that are lost
+
+    def _remember(self, group: int) -> None:
+        """Keep what a worker's death may overwrite: the observations that were received."""
+        part = self._group_rows(group)
+        self._seen_observations[part] = self._block.rows.observations[part]
+        self._seen[part] = self._block.rows.masks[part]
+
+    def _lose(self, child: Child, how: str) -> None:
+        """Replace a dead or frozen worker, or raise `WorkerError`."""
+        if self.restarts >= self.restart_workers:
+            error = self._describe_loss(child, how)
+            self._stop()
+            raise error
+        self.restarts += 1
+        warnings.warn(
+            f"{self._name(child)} {how}; replaced, {self.restarts} of {self.restart_workers} times",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        try:
+            self._replace(child)
+        except WorkerError:
+            self._stop()
+            raise
+
+    def _replace(self, lost: Child) -> None:
+        """Put a new worker in the place of a lost one; running episodes end as truncated."""
+        lost.kill()
+        worker, lanes = lost.index, self._block.lanes
+        lanes.clear(worker)
+        child = self._children[worker] = Child(worker, self._python)
+        self._introduce(child)
+        self._expect(child, "likeness")
+        self._hand_over(child)
+        self._expect(child, "ready")
+        for k in range(self.num_envs)[self._plan.envs(worker)]:
+            self._block.seeds[k] = env_seed(int(self._block.seeds[k]), self.restarts)
+        group = worker // self._size
+        self._ordered_at[group] = time.monotonic()
+        lanes.order(worker, worker + 1, RESET)
+        while lanes.wait([worker], 1, WATCH_S) < 0:
+            late = time.monotonic() - self._ordered_at[group] > self.timeout
+            if child.is_dead() or late:
+                how = "has not finished a reset in time" if late else child.end()
+                self._lose(child, how)
+                return
+        if lanes.speakers(worker, worker + 1):
+            self._listen(child)
+        part, rows = self._plan.rows(worker), self._block.rows
+        rows.rewards[part] = 0
+        rows.terminals[part] = False
+        rows.truncations[part] = self._seen[part]
+        rows.final_observations[part] = self._seen_observations[part]
+
+    def _name(self, child: Child) -> str:
+        envs = self._plan.envs(child.index)
+        if envs.stop - envs.start == 1:
+            return f"worker {child.index} with environment {envs.start}"
+        return f"worker {child.index} with environments {envs.start} to {envs.stop - 1}"
+
+    def _describe_loss(self, child: Child, how: str) -> WorkerError:
+        envs = self._plan.envs(child.index)
+        return WorkerError(
+            f"{self._name(child)} {how}",
+            env_index=envs.start if envs.stop - envs.start == 1 else None,
+            exit_code=child.process.poll(),
+        )
+
+    # ------------------------------------------------------------ the end
+
+    def _stop(self) -> None:
+        """End everything after an error."""
+        self.expected = CLOSED
+        self._shut(FAREWELL_S)
+
+    def _shut(self, patience_s: float) -> list[tuple[int, dict]]:
+        """Let workers close their environments, end them → (worker, error) of what went wrong."""
+        deadline = time.monotonic() + patience_s
+        reports: list[tuple[int, dict]] = []
+        idle = [child for child in self._children if self._settle(child, deadline)]
+        for child in idle:
+            self._block.lanes.order(child.index, child.index + 1, CLOSE)
+        for child in idle:
+            said = self._settle(child, deadline)
+            if said and said[0] == "error":
+                reports.append((child.index, said[1]))
+        for child in self._children:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, deadline - time.monotonic()) if child in idle else 0)
+        self._release()
+        return reports
+
+    def _settle(self, child: Child, deadline: float) -> tuple:
+        """Wait until the worker is idle → its unread message, ('idle',) or () if it is lost."""
+        lanes, worker = self._block.lanes, child.index
+        while lanes.wait([worker], 1, WATCH_S) < 0:
+            if child.is_dead() or time.monotonic() > deadline:
+                return ()
+        if not lanes.speakers(worker, worker + 1):
+            return ("idle",)
+        try:
+            return child.receive(max(0.0, deadline - time.monotonic()))
+        except (EOFError, TimeoutError):
+            return ()
+
+
+def count_workers(
+    num_envs: int, batch_size: int, num_workers, *, cores: int, contiguous: bool, overwork: bool
+) -> int:
+    """The number of workers, 'auto' meaning the most that cores and sizes allow.
+
+    Raises APIUsageError, with both numbers and the nearest that fit, for one that does not.
+    """
+
+    def fits(workers: int) -> bool:
+        if num_envs % workers or batch_size % (num_envs // workers):
+            return False
+        return not contiguous or workers % (batch_size * workers // num_envs) == 0
+
+    possible = [n for n in range(1, num_envs + 1) if fits(n)]
+    if num_workers == "auto":
+        within = [n for n in possible if n <= cores]
+        num_workers = within[-1] if within else possible[0]
+    if not isinstance(num_workers, int | np.integer) or num_workers < 1:
+        raise APIUsageError(
+            f"num_workers is {num_workers!r}; expected 'auto' or a whole number of at least 1"
+        )
+    if num_workers not in possible:
+        near = sorted(sorted(possible, key=lambda n: abs(n - num_workers))[:2])
+        raise APIUsageError(
+            f"num_workers = {num_workers} does not fit num_envs = {num_envs} and batch_size = "
+            f"{batch_size}: workers step equally many environments, and a batch is whole workers; "
+            f"nearest that fit: {' and '.join(map(str, near))}"
+        )
+    if num_workers > cores and not overwork:
+        raise APIUsageError(
+            f"num_workers = {num_workers} for batches of {batch_size} of {num_envs} environments "
+            f"is more than the {cores} core(s) that this process may use; use fewer workers or "
+            "larger batches, or overwork=True if your environments sleep"
+        )
+    return int(num_workers)
+
+
+def _explain(worker: int, report: dict) -> WorkerError:
+    """What a worker reported about an exception, as an exception."""
+    return WorkerError(
+        f"environment {report['env']} (worker {worker}) raised {report['type']} in "
+        f"{report['call']}: {report['text']}\n\nTraceback in the worker:\n{report['trace']}",
+        env_index=report["env"],
+        remote_traceback=report["trace"],
+    )
+
+
+def _name_spaces(plain: tuple) -> str:
+    like = read_likeness(plain)
+    return (
+        f"observations {like.single_observation_space}, actions {like.single_action_space} and "
+        f"{like.num_agents} agent(s)"
+    )
+
+
+def _release(children: list[Child], descriptors: list[int]) -> None:
+    """Kill what still runs and close what is open."""
+    for child in children:
+        child.kill()
+    for descriptor in descriptors:
+        os.close(descriptor)
+    children.clear()
+    descriptors.clear()
