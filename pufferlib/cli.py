@@ -196,7 +196,8 @@ def play_verb(arguments: argparse.Namespace) -> None:
     entry = registry.find(arguments.env)
     config = settings_of(entry, arguments)
     with player.open_screen(entry, ansi=arguments.ansi) as screen:
-        returns = player.play(entry, config.env, screen=screen, seed=arguments.seed)
+        options = {"screen": screen, "ansi": arguments.ansi, "seed": arguments.seed}
+        returns = player.play(entry, config.env, **options)
     for index, value in enumerate(returns):
         print(f"episode {index + 1}: return {value:g}")
 

@@ -18,8 +18,11 @@ from gymnasium import spaces
 from pufferlib.exceptions import APIUsageError
 from pufferlib.native_env import picture_to_text
 from pufferlib.registry import Entry
+from pufferlib.vector.creation import list_factories
+from pufferlib.window import Window
 
 HOLD_S = 0.25
+POLLS_PER_SECOND = 30
 QUIT = {"escape", "q"}
 ESCAPES = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"}
 NAMES = {" ": "space", "\r": "return", "\n": "return", "\t": "tab", "\x7f": "backspace"}
@@ -87,12 +90,7 @@ def key_names(text: str) -> list[str]:
 @contextmanager
 def open_screen(entry: Entry, *, ansi: bool) -> Iterator[Screen]:
     """A window, or the terminal, that is given back at the end."""
-    if ansi:
-        screen: Screen = Terminal()
-    else:
-        from pufferlib.window import Window
-
-        screen = Window(entry.name)
+    screen: Screen = Terminal() if ansi else Window(entry.name)
     try:
         yield screen
     finally:
@@ -100,14 +98,22 @@ def open_screen(entry: Entry, *, ansi: bool) -> Iterator[Screen]:
 
 
 def play(
-    entry: Entry, parameters: Mapping[str, Any], *, screen: Screen, seed: int | None = None
+    entry: Entry,
+    parameters: Mapping[str, Any],
+    *,
+    screen: Screen,
+    ansi: bool = False,
+    seed: int | None = None,
 ) -> list[float]:
     """Play until a key of `QUIT`; the return of each episode that ended.
 
-    The person moves the first agent; others move at random.
+    The person moves the first agent; others move at random. Native environments run in real time,
+    others wait for a key.
     Raises: APIUsageError where a keyboard cannot say what to do.
     """
-    env: Any = entry(**{"render_mode": "rgb_array", **parameters})
+    mode = {"render_mode": "ansi" if ansi else "rgb_array"}
+    (create,) = list_factories(entry, None, {**mode, **parameters}, 1)
+    env: Any = create()
     returns, total = [], 0.0
     try:
         space = env.single_action_space
@@ -115,27 +121,34 @@ def play(
             raise APIUsageError(
                 f"{entry.name} takes actions of {space}; a keyboard plays Discrete ones only"
             )
-        keys, rate = keyboard(entry, env)
+        keys = find_keys(entry, env)
+        rate = env.params.frames_per_second if entry.is_native else POLLS_PER_SECOND
+        env.action_space.seed(seed)
         env.reset(seed=seed)
+        before: set[str] = set()
         while not (held := screen.pressed()) & QUIT:
             began = time.monotonic()
             screen.show(env.render())
-            actions = np.asarray(env.action_space.sample())
-            actions[0] = next((keys[name] for name in keys if name in held), space.start)
-            _, rewards, terminals, truncations, _ = env.step(actions)
-            total += float(rewards[0])
-            if terminals[0] or truncations[0]:
-                returns.append(total)
-                total = 0.0
+            fresh = held if entry.is_native else held - before
+            before = held
+            chosen = [keys[name] for name in keys if name in fresh]
+            if chosen or entry.is_native:
+                actions = np.asarray(env.action_space.sample())
+                actions[0] = chosen[0] if chosen else space.start
+                _, rewards, terminals, truncations, _ = env.step(actions)
+                total += float(rewards[0])
+                if terminals[0] or truncations[0]:
+                    returns.append(total)
+                    total = 0.0
             time.sleep(max(0.0, 1 / rate - (time.monotonic() - began)))
     finally:
         env.close()
     return returns
 
 
-def keyboard(entry: Entry, env: Any) -> tuple[dict[str, int], float]:
-    """Key → action, and frames per second: the environment's own, else digits at ten."""
+def find_keys(entry: Entry, env: Any) -> Mapping[str, int]:
+    """Key → action: the environment's own, `KEYS` of its module, or else the digits."""
     if entry.is_native:
-        return env.params.keys, env.params.frames_per_second
-    named = getattr(entry.module(), "KEYS", None)
-    return named or {str(digit): digit for digit in range(min(10, env.single_action_space.n))}, 10
+        return env.params.keys
+    digits = {str(digit): digit for digit in range(min(10, env.single_action_space.n))}
+    return getattr(entry.module(), "KEYS", digits)

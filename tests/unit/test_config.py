@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pufferlib import registry
 from pufferlib.config import (
     SECTIONS,
     Config,
@@ -18,6 +19,7 @@ from pufferlib.config import (
     validate,
 )
 from pufferlib.exceptions import ConfigError
+from pufferlib.native.core import Params
 
 ENVS = Path(__file__).parents[2] / "envs"
 
@@ -256,7 +258,10 @@ def test_accepted_minibatches_drop_no_row(horizon, agents, segments):
 def test_every_shipped_config_is_valid(path):
     config = load_config(path.parent.name, env_config_path=path)
     assert config.goal.score is not None
-    validate(config, config.vec.num_envs)
+    entry = registry.find(path.parent.name)
+    native = entry.is_native
+    agents = Params(entry.library, dict(config.env)).num_agents if native else 1
+    validate(config, config.vec.num_envs * agents)
 
 
 def test_sections_are_those_of_the_documentation():
