@@ -36,14 +36,22 @@ def check_backend(
     Raises APIUsageError with one sentence for the first rule that is violated.
     """
     check = _Check(make_vecenv, Probe if creator is None else creator, steps)
-    check.call_order()
     check.sizes()
     for batch_size in batch_sizes:
-        check.trajectories(batch_size)
-    check.actions()
-    check.seeds(min(batch_sizes))
-    check.episodes()
-    check.closing(min(batch_sizes))
+        vecenv = check.make(batch_size, seed=7)
+        try:
+            check.call_order(vecenv)
+            if batch_size == NUM_ENVS:
+                check.results(vecenv)
+            check.trajectories(vecenv)
+            if batch_size == NUM_ENVS:
+                check.actions(vecenv)
+                check.seeds(vecenv, 7)
+                check.episodes(vecenv)
+            check.closed(vecenv)
+        finally:
+            vecenv.close()
+    check.chance(min(batch_sizes))
 
 
 class Probe(PufferEnv):
@@ -124,7 +132,7 @@ class _Check:
     def fail(self, problem: str) -> None:
         raise APIUsageError(f"{self.name}: {problem}")
 
-    def make(self, batch_size: int = NUM_ENVS, seed: int | None = 7) -> VecEnv:
+    def make(self, batch_size: int, seed: int | None = None) -> VecEnv:
         vecenv = self.make_vecenv(self.creator, num_envs=NUM_ENVS, batch_size=batch_size, seed=seed)
         self.name = type(vecenv).__name__
         return vecenv
@@ -140,27 +148,38 @@ class _Check:
         else:
             self.fail(f"a call went through that must be refused, saying {' … '.join(words)!r}")
 
-    def call_order(self) -> None:
+    def call_order(self, vecenv: VecEnv) -> None:
         """`recv` and `send` alternate after a reset; anything else is refused and harmless."""
-        with self.make() as vecenv:
-            actions = vecenv.action_space.sample()
-            first = ("reset or async_reset is expected",)
-            self.refused(vecenv.recv, "recv was called, but", *first)
-            self.refused(lambda: vecenv.send(actions), "send was called, but", *first)
-            vecenv.async_reset()
-            self.refused(lambda: vecenv.send(actions), "send was called, but recv is expected")
-            vecenv.recv()
-            self.refused(vecenv.recv, "recv was called, but send is expected")
-            vecenv.send(actions)
-            vecenv.recv()
-            self.results(vecenv)
+        actions = vecenv.action_space.sample()
+        first = "reset or async_reset is expected"
+        self.refused(vecenv.recv, "recv was called, but", first)
+        self.refused(lambda: vecenv.send(actions), "send was called, but", first)
+        vecenv.async_reset()
+        self.refused(lambda: vecenv.send(actions), "send was called, but recv is expected")
+        vecenv.recv()
+        self.refused(vecenv.recv, "recv was called, but send is expected")
+        vecenv.send(actions)
+        vecenv.recv()
+
+    def closed(self, vecenv: VecEnv) -> None:
+        """A closed vector refuses everything but another close."""
+        actions = vecenv.action_space.sample()
         closed = "nothing (it is closed) is expected"
+        self.close(vecenv)
         self.refused(vecenv.recv, "recv was called, but", closed)
         self.refused(lambda: vecenv.send(actions), "send was called, but", closed)
         self.refused(vecenv.async_reset, closed)
 
+    def close(self, vecenv: VecEnv) -> None:
+        vecenv.close()
+        try:
+            vecenv.close()
+        except Exception as error:
+            raise APIUsageError(f"{self.name}: the second close raised {error!r}") from error
+
     def results(self, vecenv: VecEnv) -> None:
         """Sizes, shapes and types of everything that a caller gets."""
+        vecenv.reset()
         agents = vecenv.num_agents // vecenv.num_envs
         if vecenv.num_envs != NUM_ENVS or vecenv.agents_per_batch != NUM_ENVS * agents:
             self.fail("num_envs, num_agents and agents_per_batch do not fit together")
@@ -195,41 +214,40 @@ class _Check:
         self.refused(lambda: self.make(batch_size=3).close(), *words)
         self.refused(lambda: self.make(batch_size=0).close(), "batch_size is 0")
 
-    def trajectories(self, batch_size: int) -> None:
+    def trajectories(self, vecenv: VecEnv) -> None:
         """Each environment steps as it does alone, in its own rows, whatever comes with it."""
-        with self.make(batch_size) as vecenv:
-            vecenv.async_reset(11)
-            worlds = self.worlds(env_seeds(11, NUM_ENVS))
-            kept: list[tuple] = []
-            for _ in range(self.steps * NUM_ENVS // batch_size):
-                batch = vecenv.recv()
-                before = [array.copy() for array in (*batch[:4], *batch[5:])]
-                envs = self.owners(vecenv, batch[5], batch_size)
-                for slot, k in enumerate(envs):
-                    rows = slice(slot * worlds[k].agents, (slot + 1) * worlds[k].agents)
-                    self.same_rows(worlds[k], batch, vecenv.final_observations, rows)
-                self.same_infos([worlds[k] for k in envs], batch[4])
-                kept.append((batch[4], repr(batch[4])))
-                actions = np.concatenate([worlds[k].choose() for k in envs])
-                vecenv.wait()
-                for array, copy in zip((*batch[:4], *batch[5:]), before, strict=True):
-                    if not np.array_equal(array, copy):
-                        self.fail("what recv returned changed before the next send")
-                vecenv.send(actions)
-                for k in envs:
-                    worlds[k].step()
-            for infos, text in kept:
-                if repr(infos) != text:
-                    self.fail("infos of one step changed at a later one; hand out copies")
+        vecenv.async_reset(11)
+        worlds = self.worlds(env_seeds(11, NUM_ENVS))
+        kept: list[tuple] = []
+        for _ in range(self.steps * vecenv.num_agents // vecenv.agents_per_batch):
+            batch = vecenv.recv()
+            before = [array.copy() for array in (*batch[:4], *batch[5:])]
+            envs = self.owners(vecenv, batch[5])
+            for slot, k in enumerate(envs):
+                rows = slice(slot * worlds[k].agents, (slot + 1) * worlds[k].agents)
+                self.same_rows(worlds[k], batch, vecenv.final_observations, rows)
+            self.same_infos([worlds[k] for k in envs], batch[4])
+            kept.append((batch[4], repr(batch[4])))
+            actions = np.concatenate([worlds[k].choose() for k in envs])
+            vecenv.wait()
+            for array, copy in zip((*batch[:4], *batch[5:]), before, strict=True):
+                if not np.array_equal(array, copy):
+                    self.fail("what recv returned changed before the next send")
+            vecenv.send(actions)
+            for k in envs:
+                worlds[k].step()
+        for infos, text in kept:
+            if repr(infos) != text:
+                self.fail("infos of one step changed at a later one; hand out copies")
 
     def worlds(self, seeds) -> list[_World]:
-        factories = list_factories(self.creator, None, None, NUM_ENVS)
+        factories = list_factories(self.creator, None, None, len(seeds))
         return [_World(factory(), k, seeds[k]) for k, factory in enumerate(factories)]
 
-    def owners(self, vecenv: VecEnv, agent_ids, batch_size: int) -> list[int]:
+    def owners(self, vecenv: VecEnv, agent_ids) -> list[int]:
         """The environments of a batch, each with all of its agents, in order."""
         agents = vecenv.num_agents // vecenv.num_envs
-        ids = np.asarray(agent_ids).reshape(batch_size, agents)
+        ids = np.asarray(agent_ids).reshape(-1, agents)
         envs = ids[:, 0] // agents
         if not np.array_equal(ids, envs[:, None] * agents + np.arange(agents)):
             self.fail(f"agent_ids {ids.ravel().tolist()} do not name whole environments")
@@ -263,81 +281,66 @@ class _Check:
             if repr(by_env[world.index]) != repr(world.infos):
                 self.fail(f"infos of environment {world.index} differ from what it gave")
 
-    def actions(self) -> None:
+    def actions(self, vecenv: VecEnv) -> None:
         """Actions of the wrong shape or kind are refused; the right ones may follow."""
-        with self.make() as vecenv:
-            vecenv.reset()
-            good = vecenv.action_space.sample()
-            self.refused(lambda: vecenv.send(good[:-1]), "actions")
-            if good.dtype.kind in "iu":
-                self.refused(lambda: vecenv.send(good.astype(np.float64)), "float64")
-            vecenv.step(good)
+        vecenv.reset()
+        good = vecenv.action_space.sample()
+        self.refused(lambda: vecenv.send(good[:-1]), "actions")
+        if good.dtype.kind in "iu":
+            self.refused(lambda: vecenv.send(good.astype(np.float64)), "float64")
+        vecenv.step(good)
 
-    def seeds(self, batch_size: int) -> None:
-        """Environment k depends on the root seed and k alone; no seed is really random."""
-
-        def first(seed=None, default=None, size=NUM_ENVS):
-            with self.make(size, seed=default) as vecenv:
-                vecenv.async_reset(seed)
-                found: dict[int, list] = {}
-                while len(found) < vecenv.num_agents:
-                    observations, *_, ids, _ = vecenv.recv()
-                    found = dict(zip(ids.tolist(), observations.tolist(), strict=True)) | found
-                    vecenv.send(vecenv.action_space.sample())
-                return [found[row] for row in sorted(found)]
-
-        seeded = first(seed=5)
-        alone = self.worlds([env_seed(5, k) for k in range(NUM_ENVS)])
-        if seeded != [row for world in alone for row in world.env.observations.tolist()]:
-            self.fail("environment k must be reset with env_seed(seed, k)")
-        if first(default=5) != seeded:
+    def seeds(self, vecenv: VecEnv, default: int) -> None:
+        """Environment k depends on the root seed and k alone; a list is used as it is."""
+        seeded, listed = ([env_seed(root, k) for k in range(NUM_ENVS)] for root in (default, 5))
+        if not self.begins_like(vecenv, None, seeded):
             self.fail("the seed given to make must be the seed of a reset without one")
-        if first(seed=[int(s) for s in env_seeds(5, NUM_ENVS)]) != seeded:
+        if not self.begins_like(vecenv, 5, listed):
+            self.fail("environment k must be reset with env_seed(seed, k)")
+        if not self.begins_like(vecenv, seeded, seeded):
             self.fail("a list of seeds must be used as it is, one an environment")
-        if first(seed=5, size=batch_size) != seeded:
-            self.fail("first observations depend on batch_size")
-        if first(seed=6) != seeded and first() == first():
-            self.fail("two vectors without a seed begin alike")
-        with self.make() as vecenv:
-            self.refused(lambda: vecenv.async_reset([1, 2]), "2 seeds", f"{NUM_ENVS} environments")
-            vecenv.reset()
+        self.refused(lambda: vecenv.async_reset([1, 2]), "2 seeds", f"{NUM_ENVS} environments")
 
-    def episodes(self) -> None:
-        """Each episode is told once, with its environment, and averaged by its weight."""
-        with self.make() as vecenv:
-            vecenv.reset(11)
-            worlds = self.worlds(env_seeds(11, NUM_ENVS))
-            for _ in range(self.steps):
-                vecenv.step(np.concatenate([world.choose() for world in worlds]))
-                for world in worlds:
-                    world.step()
-            records = vecenv.episodes()
-            if vecenv.episodes():
-                self.fail("episodes() told an episode twice")
-            for world in worlds:
-                mine = [r for r in records if r["env"] == world.index]
-                sums, expected = _sums(mine), _sums(world.records())
-                # A native environment keeps its sums in float32.
-                close = (np.isclose(sums[n], expected[n], rtol=1e-4) for n in expected)
-                if sums.keys() != expected.keys() or not all(close):
-                    self.fail(f"episodes of environment {world.index} are not those that it ended")
-            if vecenv.episode_stats() != {"episodes": 0}:
-                self.fail("episode_stats() must be {'episodes': 0} where no episode ended")
+    def begins_like(self, vecenv: VecEnv, seed, env_seeds) -> bool:
+        alone = [world.env.observations for world in self.worlds(env_seeds)]
+        return np.array_equal(vecenv.reset(seed)[0], np.concatenate(alone))
 
-    def closing(self, batch_size: int) -> None:
-        """A vector may be closed at any time and again."""
-        for steps in (False, True):
+    def chance(self, batch_size: int) -> None:
+        """Without a seed no two resets are alike; a vector may be closed at any time."""
+        starts = []
+        for _ in range(2):
             vecenv = self.make(batch_size)
-            vecenv.async_reset()
-            if steps:
-                vecenv.recv()
-                vecenv.send(vecenv.action_space.sample())
-            vecenv.close()
-            try:
-                vecenv.close()
-            except Exception as error:
-                raise APIUsageError(f"{self.name}: the second close raised {error!r}") from error
-        self.make().close()
+            for _ in range(2):
+                starts.append(vecenv.reset()[0].copy())
+            vecenv.send(vecenv.action_space.sample())
+            self.close(vecenv)
+        random = self.worlds([1, 2])
+        if np.array_equal(random[0].env.observations, random[1].env.observations):
+            return
+        if any(np.array_equal(starts[0], start) for start in starts[1:]):
+            self.fail("two resets without a seed begin alike")
+
+    def episodes(self, vecenv: VecEnv) -> None:
+        """Each episode is told once, with its environment, and averaged by its weight."""
+        vecenv.reset(11)
+        vecenv.episodes()
+        worlds = self.worlds(env_seeds(11, NUM_ENVS))
+        for _ in range(self.steps):
+            vecenv.step(np.concatenate([world.choose() for world in worlds]))
+            for world in worlds:
+                world.step()
+        records = vecenv.episodes()
+        if vecenv.episodes():
+            self.fail("episodes() told an episode twice")
+        for world in worlds:
+            mine = [r for r in records if r["env"] == world.index]
+            sums, expected = _sums(mine), _sums(world.records())
+            # A native environment keeps its sums in float32.
+            close = (np.isclose(sums[n], expected[n], rtol=1e-4) for n in expected)
+            if sums.keys() != expected.keys() or not all(close):
+                self.fail(f"episodes of environment {world.index} are not those that it ended")
+        if vecenv.episode_stats() != {"episodes": 0}:
+            self.fail("episode_stats() must be {'episodes': 0} where no episode ended")
 
 
 class _World:
