@@ -7,11 +7,11 @@
  * Behind a cleared wall stands a new one, up to `walls`; it appears when the ball is back at the
  * paddle.
  *
- * Reward: a tenth of the points made in the step, -1 for a lost ball.  The episode terminates when the last ball is
- * lost or the last wall is cleared, and is truncated after `max_steps` steps.
+ * Reward: a tenth of the points made in the step, less 1 for a ball lost.  The episode terminates
+ * when the last ball is lost or the last wall is cleared, and is truncated after `max_steps` steps.
  *
- * Motion is exact, not stepwise: the ball flies straight from one contact to the next, whenever that
- * is, so that nothing is tunnelled through and `frameskip` decides only how often the agent acts.
+ * Motion is exact: the ball flies straight from one contact to the next, whenever within a step
+ * that is.  Nothing is tunnelled through, and `frameskip` decides only how often the agent acts.
  *
  * Conventions: lengths in pixels, times in seconds; x to the right, y down, origin in the top left
  * corner of the court.  The court is a grid of cells, and a brick fills one.  For contacts the ball
@@ -43,9 +43,9 @@ enum { BREAKOUT_STAY, BREAKOUT_LEFT, BREAKOUT_RIGHT, BREAKOUT_ACTIONS };
 enum {
     BREAKOUT_CELL_WIDTH = 32,
     BREAKOUT_CELL_HEIGHT = 16,
-    BREAKOUT_COLUMNS = 18,   /* of the court, hence of the wall */
-    BREAKOUT_ROWS = 6,       /* of the wall */
-    BREAKOUT_TOP_ROW = 4,    /* row of cells that holds the wall's top bricks */
+    BREAKOUT_COLUMNS = 18,    /* of the court, hence of the wall */
+    BREAKOUT_ROWS = 6,        /* of the wall */
+    BREAKOUT_TOP_ROW = 4,     /* row of cells that holds the wall's top bricks */
     BREAKOUT_PADDLE_ROW = 23, /* row of cells in which the paddle moves, at its upper border */
     BREAKOUT_BRICKS = BREAKOUT_ROWS * BREAKOUT_COLUMNS,
     BREAKOUT_WIDTH = BREAKOUT_COLUMNS * BREAKOUT_CELL_WIDTH,
@@ -54,7 +54,7 @@ enum {
 };
 
 #define BREAKOUT_TICK (1.0f / 60.0f)  /* seconds */
-#define BREAKOUT_BALL 5.0f            /* half a side of the ball; twice it fits between two bricks */
+#define BREAKOUT_BALL 5.0f            /* half a side; less than half a brick, so it cannot jam */
 #define BREAKOUT_SINE_MAX 0.86f       /* of the angle to the vertical at the paddle's very end */
 #define BREAKOUT_SINE_MIN 0.05f       /* never straight up: the ball would stay in one column */
 #define BREAKOUT_SINE_SERVE 0.6f      /* the largest of a served ball */
@@ -117,26 +117,29 @@ static inline void breakout_raise_wall(Breakout *s) {
     s->bricks[3] = (1u << (BREAKOUT_BRICKS % 32)) - 1;
 }
 
+static inline void breakout_raise_next_wall(Breakout *s) {
+    if (s->left) return;
+    s->wall++;
+    breakout_raise_wall(s);
+}
+
 /* Sends the ball up; `sine` is that of its angle to the vertical, positive to the right. */
 static inline void breakout_launch(Breakout *s, float sine) {
-    if (puffer_absf(sine) < BREAKOUT_SINE_MIN) sine = s->velocity[0] < 0.0f ? -BREAKOUT_SINE_MIN : BREAKOUT_SINE_MIN;
+    if (puffer_absf(sine) < BREAKOUT_SINE_MIN) {
+        sine = s->velocity[0] < 0.0f ? -BREAKOUT_SINE_MIN : BREAKOUT_SINE_MIN;
+    }
     s->at[1] = BREAKOUT_PADDLE_TOP - BREAKOUT_BALL;
     s->velocity[0] = s->speed * sine;
     s->velocity[1] = -s->speed * puffer_sqrtf(1.0f - sine * sine);
 }
 
+/* Puts a new ball on the paddle, as wide as ever, and sends it up. */
 static inline void breakout_serve(Breakout *s, const BreakoutParams *p) {
     s->speed = p->ball_speed;
     s->reach = 0.5f * p->paddle_width;
     s->paddle = puffer_clampf(s->paddle, s->reach, BREAKOUT_WIDTH - s->reach);
     s->at[0] = s->paddle;
     breakout_launch(s, puffer_random_range(&s->rng, -BREAKOUT_SINE_SERVE, BREAKOUT_SINE_SERVE));
-}
-
-static inline void breakout_raise_next_wall(Breakout *s) {
-    if (s->left) return;
-    s->wall++;
-    breakout_raise_wall(s);
 }
 
 /* The ball has come down to the paddle's height; false if the paddle is elsewhere. */
@@ -149,12 +152,16 @@ static inline bool breakout_return(Breakout *s, const BreakoutParams *p) {
     return true;
 }
 
+static inline bool breakout_stands(const Breakout *s, int brick) {
+    return s->bricks[brick / 32] >> brick % 32 & 1;
+}
+
 /* Knocks down the brick in a cell; false if none stands there. */
 static inline bool breakout_break(Breakout *s, int column, int row) {
     row -= BREAKOUT_TOP_ROW;
     if ((unsigned)column >= BREAKOUT_COLUMNS || (unsigned)row >= BREAKOUT_ROWS) return false;
     int brick = row * BREAKOUT_COLUMNS + column;
-    if (!(s->bricks[brick / 32] >> brick % 32 & 1)) return false;
+    if (!breakout_stands(s, brick)) return false;
     s->bricks[brick / 32] ^= 1u << brick % 32;
     s->left--;
     s->score += 7 - row / 2 * 3;
@@ -175,7 +182,8 @@ static inline bool breakout_bump(Breakout *s, const BreakoutParams *p, int axis,
     }
     float across = s->at[!axis], scale = 1.0f / breakout_cell(!axis);
     int middle = (int)(across * scale);
-    int first = (int)((across - BREAKOUT_BALL) * scale), last = (int)((across + BREAKOUT_BALL) * scale);
+    int first = (int)((across - BREAKOUT_BALL) * scale);
+    int last = (int)((across + BREAKOUT_BALL) * scale);
     int other = first == middle ? last : first;
     if (axis == 0) return breakout_break(s, cell, middle) || breakout_break(s, cell, other);
     return breakout_break(s, middle, cell) || breakout_break(s, other, cell);
@@ -185,7 +193,8 @@ static inline bool breakout_bump(Breakout *s, const BreakoutParams *p, int axis,
 static inline void breakout_advance(Breakout *s, float paddle_velocity, float time) {
     s->at[0] += s->velocity[0] * time;
     s->at[1] += s->velocity[1] * time;
-    s->paddle = puffer_clampf(s->paddle + paddle_velocity * time, s->reach, BREAKOUT_WIDTH - s->reach);
+    s->paddle += paddle_velocity * time;
+    s->paddle = puffer_clampf(s->paddle, s->reach, BREAKOUT_WIDTH - s->reach);
 }
 
 /* Where the ball's motion along one axis leads. */
@@ -198,7 +207,7 @@ typedef struct {
 static inline BreakoutCourse breakout_course(const Breakout *s, int axis) {
     bool back = s->velocity[axis] < 0.0f;
     float scale = 1.0f / breakout_cell(axis);
-    float edge = s->at[axis] + (back ? BREAKOUT_SLACK - BREAKOUT_BALL : BREAKOUT_BALL - BREAKOUT_SLACK);
+    float lead = BREAKOUT_BALL - BREAKOUT_SLACK, edge = s->at[axis] + (back ? -lead : lead);
     return (BreakoutCourse){
         .sign = back ? -1 : 1,
         .line = (int)(edge * scale) + !back,
@@ -206,7 +215,7 @@ static inline BreakoutCourse breakout_course(const Breakout *s, int axis) {
     };
 }
 
-/* Flies from line to line for `time`, bouncing off what is solid; false as soon as the ball is lost. */
+/* Flies from line to line for `time`, bouncing off what is solid; false once the ball is lost. */
 static bool breakout_fly(Breakout *s, const BreakoutParams *p, float paddle_velocity, float time) {
     BreakoutCourse course[2] = {breakout_course(s, 0), breakout_course(s, 1)};
     for (;;) {
@@ -240,10 +249,21 @@ static bool breakout_fly(Breakout *s, const BreakoutParams *p, float paddle_velo
     return true;
 }
 
-/* Whether a ball in flight is where nothing can be hit: below the wall, above the paddle. */
-static inline bool breakout_in_the_open(const float at[2]) {
-    return at[0] >= BREAKOUT_BALL && at[0] <= BREAKOUT_WIDTH - BREAKOUT_BALL &&
-           at[1] >= BREAKOUT_WALL_BOTTOM + BREAKOUT_BALL && at[1] <= BREAKOUT_PADDLE_TOP - BREAKOUT_BALL;
+/* Whether a ball there touches nothing: below the wall, above the paddle, between the sides. */
+static inline bool breakout_in_the_open(float x, float y) {
+    return x >= BREAKOUT_BALL && x <= BREAKOUT_WIDTH - BREAKOUT_BALL &&
+           y >= BREAKOUT_WALL_BOTTOM + BREAKOUT_BALL && y <= BREAKOUT_PADDLE_TOP - BREAKOUT_BALL;
+}
+
+/* As breakout_fly, at once where there is nothing to hit on the way. */
+static inline bool breakout_play(Breakout *s, const BreakoutParams *p, float paddle_velocity,
+                                 float time) {
+    float x = s->at[0] + s->velocity[0] * time, y = s->at[1] + s->velocity[1] * time;
+    if (breakout_in_the_open(s->at[0], s->at[1]) && breakout_in_the_open(x, y)) {
+        breakout_advance(s, paddle_velocity, time);
+        return true;
+    }
+    return breakout_fly(s, p, paddle_velocity, time);
 }
 
 /* ---------------------------------------------------------------- environment */
@@ -258,17 +278,11 @@ static inline void breakout_reset(Breakout *s, const BreakoutParams *p) {
 
 static inline void breakout_step(Breakout *s, const BreakoutParams *p, BreakoutRows *rows) {
     int action = rows->actions[0], score = s->score;
+    int direction = (action == BREAKOUT_RIGHT) - (action == BREAKOUT_LEFT);
     float time = (float)p->frameskip * BREAKOUT_TICK;
-    float paddle_velocity = p->paddle_speed * (float)((action == BREAKOUT_RIGHT) - (action == BREAKOUT_LEFT));
     s->tick++;
 
-    bool lost = false;
-    float target[2] = {s->at[0] + s->velocity[0] * time, s->at[1] + s->velocity[1] * time};
-    if (breakout_in_the_open(s->at) && breakout_in_the_open(target)) {
-        breakout_advance(s, paddle_velocity, time);
-    } else {
-        lost = !breakout_fly(s, p, paddle_velocity, time);
-    }
+    bool lost = !breakout_play(s, p, p->paddle_speed * (float)direction, time);
     s->lives -= lost;
     bool cleared = s->left == 0 && s->wall + 1 == p->walls;
     bool over = s->lives == 0 || cleared;
@@ -286,23 +300,25 @@ static inline void breakout_step(Breakout *s, const BreakoutParams *p, BreakoutR
     }
 }
 
-static inline void breakout_observe(const Breakout *s, const BreakoutParams *p, int agent, float *row) {
+static inline void breakout_observe(const Breakout *s, const BreakoutParams *p, int agent,
+                                    float *row) {
     (void)agent;
+    float offset = (s->at[0] - s->paddle) * BREAKOUT_UNIT_OFFSET;
     row[BREAKOUT_PADDLE_X] = s->paddle * (2.0f / BREAKOUT_WIDTH) - 1.0f;
     row[BREAKOUT_PADDLE_SHARE] = 2.0f * s->reach < p->paddle_width ? 0.5f : 1.0f;
     row[BREAKOUT_BALL_X] = s->at[0] * (2.0f / BREAKOUT_WIDTH) - 1.0f;
     row[BREAKOUT_BALL_Y] = s->at[1] * (2.0f / BREAKOUT_PADDLE_TOP) - 1.0f;
     row[BREAKOUT_BALL_VX] = s->velocity[0] * BREAKOUT_UNIT_SPEED;
     row[BREAKOUT_BALL_VY] = s->velocity[1] * BREAKOUT_UNIT_SPEED;
-    row[BREAKOUT_OFFSET] = puffer_clampf((s->at[0] - s->paddle) * BREAKOUT_UNIT_OFFSET, -1.0f, 1.0f);
+    row[BREAKOUT_OFFSET] = puffer_clampf(offset, -1.0f, 1.0f);
     row[BREAKOUT_BALLS_LEFT] = 0.1f * (float)s->lives;
     row[BREAKOUT_WALLS_LEFT] = 0.1f * (float)(p->walls - 1 - s->wall);
     row[BREAKOUT_BRICKS_LEFT] = (1.0f / BREAKOUT_BRICKS) * (float)s->left;
-    float *brick = row + BREAKOUT_FIRST_BRICK;
+    row += BREAKOUT_FIRST_BRICK;
     for (int word = 0; word < BREAKOUT_BRICKS / 32; word++) {
-        for (int bit = 0; bit < 32; bit++) *brick++ = (float)(s->bricks[word] >> bit & 1);
+        for (int bit = 0; bit < 32; bit++) *row++ = (float)(s->bricks[word] >> bit & 1);
     }
-    for (int bit = 0; bit < BREAKOUT_BRICKS % 32; bit++) *brick++ = (float)(s->bricks[3] >> bit & 1);
+    for (int bit = 0; bit < BREAKOUT_BRICKS % 32; bit++) *row++ = (float)(s->bricks[3] >> bit & 1);
 }
 
 /* ---------------------------------------------------------------- picture */
@@ -324,16 +340,18 @@ static void breakout_draw_block(PufferCanvas *canvas, float x, float y, float wi
                                 uint32_t colour) {
     puffer_rectangle(canvas, x + 1, y, width - 2, height, colour);
     puffer_rectangle(canvas, x, y + 1, width, height - 2, colour);
-    puffer_rectangle(canvas, x + 1, y, width - 2, 2, breakout_mix(colour, 0xffffff, 0.45f));
-    puffer_rectangle(canvas, x + 1, y + height - 2, width - 2, 2, breakout_mix(colour, 0x000000, 0.35f));
+    uint32_t light = breakout_mix(colour, 0xffffff, 0.45f);
+    uint32_t shade = breakout_mix(colour, 0x000000, 0.35f);
+    puffer_rectangle(canvas, x + 1, y, width - 2, 2, light);
+    puffer_rectangle(canvas, x + 1, y + height - 2, width - 2, 2, shade);
 }
 
 /* Light that fades with the distance from (x, y). */
-static void breakout_draw_glow(PufferCanvas *canvas, float x, float y, float radius, uint32_t colour) {
-    int left = puffer_max((int)(x - radius), 0), right = puffer_min((int)(x + radius) + 1, canvas->width);
-    int top = puffer_max((int)(y - radius), 0), bottom = puffer_min((int)(y + radius) + 1, canvas->height);
-    for (int row = top; row < bottom; row++) {
-        for (int column = left; column < right; column++) {
+static void breakout_draw_glow(PufferCanvas *canvas, float x, float y, float radius,
+                               uint32_t colour) {
+    int left = puffer_max((int)(x - radius), 0), top = puffer_max((int)(y - radius), 0);
+    for (int row = top; row < canvas->height && (float)row < y + radius; row++) {
+        for (int column = left; column < canvas->width && (float)column < x + radius; column++) {
             float dx = (float)column + 0.5f - x, dy = (float)row + 0.5f - y;
             float light = 1.0f - puffer_sqrtf(dx * dx + dy * dy) / radius;
             if (light <= 0.0f) continue;
@@ -350,37 +368,45 @@ static void breakout_draw_ball(PufferCanvas *canvas, float x, float y) {
     puffer_disc(canvas, x - 1.5f, y - 1.5f, 2.0f, 0xffffff);
 }
 
-static void breakout_draw_header(const Breakout *s, const BreakoutParams *p, PufferCanvas *canvas) {
+static void breakout_draw_header(const Breakout *s, const BreakoutParams *p,
+                                 PufferCanvas *canvas) {
+    const float radius = BREAKOUT_BALL + 1.0f;
     puffer_number(canvas, s->score, BREAKOUT_LEFT_MARGIN, 14, 3, PUFFER_INK);
     puffer_text(canvas, "WALL", BREAKOUT_LEFT_MARGIN + 252, 18, 2, PUFFER_MUTED);
     puffer_number(canvas, s->wall + 1, BREAKOUT_LEFT_MARGIN + 312, 18, 2, PUFFER_INK);
     for (int ball = 0; ball < p->lives; ball++) {
         float x = (float)(canvas->width - BREAKOUT_LEFT_MARGIN - 8 - 20 * ball);
-        puffer_disc(canvas, x, 25, BREAKOUT_BALL + 1.0f, ball < s->lives ? PUFFER_INK : 0x26343d);
+        puffer_disc(canvas, x, 25, radius, ball < s->lives ? PUFFER_INK : 0x26343d);
     }
 }
 
-static void breakout_draw(const Breakout *s, const BreakoutParams *p, PufferCanvas *canvas) {
-    static const uint32_t colours[BREAKOUT_ROWS] = {0xe0405e, 0xef6a4c, 0xf39a3d, 0xf0c24b, 0x6cbf6a, 0x2fa8b8};
-    const float left = BREAKOUT_LEFT_MARGIN, top = BREAKOUT_TOP_MARGIN;
-    float court = (float)canvas->height - top;
+static void breakout_draw_court(PufferCanvas *canvas, float left, float top) {
+    float height = (float)canvas->height - top;
     puffer_fill(canvas, 0x0b1117);
-    for (float y = 0; y < court; y += 1.0f) {
-        puffer_rectangle(canvas, left, top + y, BREAKOUT_WIDTH, 1, breakout_mix(0x1d2c3b, 0x0f161d, y / court));
+    for (float y = 0; y < height; y += 1.0f) {
+        uint32_t colour = breakout_mix(0x1d2c3b, 0x0f161d, y / height);
+        puffer_rectangle(canvas, left, top + y, BREAKOUT_WIDTH, 1, colour);
     }
     puffer_rectangle(canvas, left - 4, top - 4, BREAKOUT_WIDTH + 8, 4, PUFFER_MUTED);
-    puffer_rectangle(canvas, left - 4, top, 4, court, PUFFER_MUTED);
-    puffer_rectangle(canvas, left + BREAKOUT_WIDTH, top, 4, court, PUFFER_MUTED);
+    puffer_rectangle(canvas, left - 4, top, 4, height, PUFFER_MUTED);
+    puffer_rectangle(canvas, left + BREAKOUT_WIDTH, top, 4, height, PUFFER_MUTED);
+}
 
+static void breakout_draw(const Breakout *s, const BreakoutParams *p, PufferCanvas *canvas) {
+    static const uint32_t colours[BREAKOUT_ROWS] = {0xe0405e, 0xef6a4c, 0xf39a3d,
+                                                    0xf0c24b, 0x6cbf6a, 0x2fa8b8};
+    const float left = BREAKOUT_LEFT_MARGIN, top = BREAKOUT_TOP_MARGIN;
+    const float floor = top + BREAKOUT_PADDLE_TOP, paddle = left + s->paddle;
+    breakout_draw_court(canvas, left, top);
     for (int brick = 0; brick < BREAKOUT_BRICKS; brick++) {
-        if (!(s->bricks[brick / 32] >> brick % 32 & 1)) continue;
+        if (!breakout_stands(s, brick)) continue;
         int column = brick % BREAKOUT_COLUMNS, row = brick / BREAKOUT_COLUMNS;
         breakout_draw_block(canvas, left + (float)(column * BREAKOUT_CELL_WIDTH) + 1,
                             top + (float)((BREAKOUT_TOP_ROW + row) * BREAKOUT_CELL_HEIGHT) + 1,
                             BREAKOUT_CELL_WIDTH - 2, BREAKOUT_CELL_HEIGHT - 2, colours[row]);
     }
-    breakout_draw_glow(canvas, left + s->paddle, top + BREAKOUT_PADDLE_TOP + 5, s->reach + 16, PUFFER_TEAL);
-    breakout_draw_block(canvas, left + s->paddle - s->reach, top + BREAKOUT_PADDLE_TOP, 2 * s->reach, 10, PUFFER_TEAL);
+    breakout_draw_glow(canvas, paddle, floor + 5, s->reach + 16, PUFFER_TEAL);
+    breakout_draw_block(canvas, paddle - s->reach, floor, 2 * s->reach, 10, PUFFER_TEAL);
     breakout_draw_ball(canvas, left + s->at[0], top + s->at[1]);
     breakout_draw_header(s, p, canvas);
 }

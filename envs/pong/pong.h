@@ -134,10 +134,10 @@ static float pong_meet(Pong *s, const PongParams *p, float agent, float opponent
     bool right = s->vx > 0.0f;
     float face = right ? PONG_RIGHT_FACE - PONG_BALL : PONG_LEFT_FACE + PONG_BALL;
     float until = puffer_maxf((face - s->x) / s->vx, 0.0f), share = until / time;
-    float bat = right ? s->agent + (agent - s->agent) * share : s->opponent + (opponent - s->opponent) * share;
+    float from = right ? s->agent : s->opponent, to = right ? agent : opponent;
     pong_drift(s, until);
     s->x = face;
-    if (pong_return(s, p, bat)) {
+    if (pong_return(s, p, from + (to - from) * share)) {
         s->touches += right;
         s->x += s->vx * (time - until);
         pong_drift(s, time - until);
@@ -160,9 +160,11 @@ static inline void pong_reset(Pong *s, const PongParams *p) {
 
 static inline void pong_step(Pong *s, const PongParams *p, PongRows *rows) {
     int action = rows->actions[0];
+    float direction = (float)((action == PONG_DOWN) - (action == PONG_UP));
     float time = (float)p->frameskip * PONG_TICK, stride = p->opponent_speed * time;
-    float agent = pong_within_court(s->agent + p->agent_speed * time * (float)((action == PONG_DOWN) - (action == PONG_UP)));
-    float opponent = pong_within_court(s->opponent + puffer_clampf(s->y - s->opponent, -stride, stride));
+    float follow = puffer_clampf(s->y - s->opponent, -stride, stride);
+    float agent = pong_within_court(s->agent + p->agent_speed * time * direction);
+    float opponent = pong_within_court(s->opponent + follow);
     float x = s->x + s->vx * time;
     s->tick++;
 
@@ -209,7 +211,9 @@ static void pong_draw(const Pong *s, const PongParams *p, PufferCanvas *canvas) 
     puffer_fill(canvas, PUFFER_BACKGROUND);
     puffer_rectangle(canvas, 0, 0, PONG_WIDTH, 4, PUFFER_MUTED);
     puffer_rectangle(canvas, 0, PONG_HEIGHT - 4, PONG_WIDTH, 4, PUFFER_MUTED);
-    for (float y = 10; y < PONG_HEIGHT - 10; y += 20) puffer_rectangle(canvas, middle - 2, y, 4, 10, 0x2a3a44);
+    for (float y = 10; y < PONG_HEIGHT - 10; y += 20) {
+        puffer_rectangle(canvas, middle - 2, y, 4, 10, 0x2a3a44);
+    }
     puffer_number(canvas, s->lost, (int)middle - (s->lost < 10 ? 76 : 112), 28, 6, PUFFER_MUTED);
     puffer_number(canvas, s->won, (int)middle + 46, 28, 6, PUFFER_MUTED);
     pong_draw_bat(canvas, PONG_LEFT_FACE - 4, s->opponent, PUFFER_RED);
