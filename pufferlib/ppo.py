@@ -58,10 +58,9 @@ class Storage:
     def allocate(cls, vecenv: VecEnv, policy: Any, horizon: int, device: torch.device) -> Storage:
         """Storage for `horizon` steps of `vecenv`, with slots if it can write there itself."""
         space, rows = vecenv.single_observation_space, (horizon, vecenv.num_agents)
-        distribution, pinned = policy.distribution, device.type == "cuda"
-        dtype = getattr(torch, str(np.dtype(space.dtype)))
+        distribution, dtype = policy.distribution, getattr(torch, str(np.dtype(space.dtype)))
         shape = (horizon + 1, vecenv.num_agents, *space.shape)
-        host = torch.zeros(shape, dtype=dtype, pin_memory=pinned)
+        host = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
         floats, flags = "rewards values bootstraps advantages", "terminals truncations masks"
         arrays: dict[str, Any] = {name: np.zeros(rows, np.float32) for name in floats.split()}
         arrays |= {name: np.zeros(rows, np.bool_) for name in flags.split()}

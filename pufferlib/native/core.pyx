@@ -350,7 +350,7 @@ cdef class Worlds:
     cdef list slice_views, slice_ids
     cdef tuple held
     cdef uint8_t *memory
-    cdef int64_t memory_bytes, states_bytes
+    cdef int64_t saved_bytes  # of the memory; behind them lie the actions of the next step
     cdef int32_t *actions
     cdef float *logs
     cdef int64_t log_fields
@@ -375,7 +375,7 @@ cdef class Worlds:
         self.phase = MUST_RESET
         self.buffers = buffers
 
-        sizes[0] = self.states_bytes = num_envs * params.spec.state_bytes
+        sizes[0] = num_envs * params.spec.state_bytes
         sizes[1] = rows * sizeof(float)
         sizes[2] = rows * sizeof(int32_t)
         sizes[3] = num_envs * self.log_fields * sizeof(float)
@@ -383,13 +383,13 @@ cdef class Worlds:
         sizes[5] = rows * self.row_actions * 4
         for k in range(6):
             sizes[k] = (sizes[k] + 63) // 64 * 64
-            self.memory_bytes += sizes[k]
-        self.memory = <uint8_t *>aligned_alloc(64, self.memory_bytes)
+            self.saved_bytes += sizes[k] if k < 5 else 0
+        self.memory = <uint8_t *>aligned_alloc(64, self.saved_bytes + sizes[5])
         self.slices = <Slice *>calloc(self.num_slices, sizeof(Slice))
         self.jobs = <PoolJob *>aligned_alloc(64, self.num_slices * sizeof(PoolJob))
         if self.memory == NULL or self.slices == NULL or self.jobs == NULL:
             raise MemoryError(f"no memory for {num_envs} worlds of {params.spec.state_bytes} bytes")
-        memset(self.memory, 0, self.memory_bytes)
+        memset(self.memory, 0, self.saved_bytes + sizes[5])
         memset(self.jobs, 0, self.num_slices * sizeof(PoolJob))
 
         final = Held(buffers.final_observations, "final_observations", dtype, (rows, *shape), True)
@@ -520,7 +520,9 @@ cdef class Worlds:
         cdef int64_t bad
         cdef PufferSpec *spec = &s.batch.spec
         cdef bint continuous = self.params.library.c.continuous
-        if PyObject_GetBuffer(actions, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0:
+        try:
+            PyObject_GetBuffer(actions, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
+        except (BufferError, TypeError, ValueError):
             return self.send(self.convert_actions(actions), out)
         try:
             if (view.len != self.slice_rows * self.row_actions * 4
@@ -641,7 +643,7 @@ cdef class Worlds:
     def get_state(self):
         """Everything that the next step depends on but the rows themselves, as bytes."""
         self.wait()
-        return <bytes>(<char *>self.memory)[:self.memory_bytes]
+        return <bytes>(<char *>self.memory)[:self.saved_bytes]
 
     def set_state(self, state):
         """Continue from what `get_state` of an equal vector returned; `recv` comes next, and
@@ -649,11 +651,11 @@ cdef class Worlds:
         if self.phase == CLOSED:
             self.expect(MUST_RECV)
         self.wait()
-        if len(state) != self.memory_bytes:
+        if len(state) != self.saved_bytes:
             raise APIUsageError(f"a state of {len(state)} bytes does not fit {self.num_envs} worlds "
-                                f"that take {self.memory_bytes}")
+                                f"that take {self.saved_bytes}")
         cdef const uint8_t[::1] view = state
-        memcpy(self.memory, &view[0], self.memory_bytes)
+        memcpy(self.memory, &view[0], self.saved_bytes)
         self.aim_home()
 
     def world_state(self, int64_t world):
