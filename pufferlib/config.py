@@ -389,7 +389,7 @@ def find(key: str, *, source: str) -> tuple[str, str]:
     section, _, name = key.partition(".")
     if key in settings() or (section == "env" and name and "." not in name):
         return section, name
-    bare = {known.partition(".")[2]: known for known in reversed(settings())}
+    bare = {known.partition(".")[2]: known for known in reversed(list(settings()))}
     alike = [bare[near] for near in difflib.get_close_matches(key, bare, n=1, cutoff=0.6)]
     alike += difflib.get_close_matches(key, settings(), n=1, cutoff=0.6)
     if section in SECTIONS and not alike:

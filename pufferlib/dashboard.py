@@ -12,7 +12,6 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, TextIO
 
-import psutil
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
@@ -41,6 +40,12 @@ THEME = TerminalTheme(
      (90, 169, 230), (179, 146, 240), (79, 209, 197), (230, 237, 243)],
 )  # fmt: skip
 
+SHORT = {"gradient_norm": "gradient", "explained_variance": "explained"}
+FORMATS: Mapping[str, Callable[[float], str]] = {
+    "cpu": "{:.0f} %".format,
+    "memory": lambda size: f"{size / 2**30:.2f} GB",
+}
+
 
 @dataclass(frozen=True)
 class Sparkline:
@@ -67,7 +72,8 @@ class Dashboard:
     """Shows snapshots of a training; a context manager that leaves the terminal as it was.
 
     A snapshot has `step`, `update`, `seconds` and flat numbers by name: `performance/sps`,
-    `environment/<field>` (means over episodes), `losses/<name>` and `time/<phase>` (seconds).
+    `performance/cpu` (percent), `performance/memory` (bytes), `environment/<field>` (means over
+    episodes), `losses/<name>` and `time/<phase>` (seconds).
     It is drawn at most four times a second, by the caller's thread. `force` True draws the panel
     and False writes plain lines, whatever the stream; None goes by `config.run.dashboard` and the
     stream.
@@ -89,7 +95,6 @@ class Dashboard:
         self.live = force
         self._config = config
         self._clock = clock
-        self._process = psutil.Process()
         self._history: list[float] = []
         self._stride = 1
         self._scores = 0
@@ -247,13 +252,10 @@ class Dashboard:
         return _column("time", rows)
 
     def _machine(self) -> RenderableType:
-        rows = [
-            ("cpu", f"{self._process.cpu_percent():.0f} %"),
-            ("memory", f"{self._process.memory_info().rss / 2**30:.2f} GB"),
-            ("update", count(self._snapshot["update"])),
-        ]
-        performance = _group(self._snapshot, "performance")
-        rows += [(name, number(value)) for name, value in performance.items() if name != "sps"]
+        rows = [("update", count(self._snapshot["update"]))]
+        for name, value in _group(self._snapshot, "performance").items():
+            if name != "sps":
+                rows.append((name, FORMATS.get(name, number)(value)))
         return _column("machine", rows)
 
     def _progress(self) -> tuple[float, int]:
@@ -329,5 +331,6 @@ def _column(title: str, rows: list[tuple[str, Any]]) -> RenderableType:
     table.add_column(style=LABEL, no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column(style=VALUE, justify="right", no_wrap=True)
     for name, value in rows[:8]:
-        table.add_row(name.removeprefix("episode_").replace("_", " "), value)
+        label = SHORT.get(name, name.removeprefix("episode_"))
+        table.add_row(label.replace("_", " "), value)
     return Group(Text(title, f"bold {ACCENT}"), table)

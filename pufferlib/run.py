@@ -12,18 +12,20 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 from pufferlib import checkpoint, models, ppo, vector
 from pufferlib.checkpoint import Checkpoint
 from pufferlib.config import Config, validate
-from pufferlib.dashboard import Dashboard, count, duration, number
+from pufferlib.dashboard import Dashboard, count, duration, export_svg, number
 from pufferlib.exceptions import APIUsageError, CheckpointError
-from pufferlib.logging import RunLogger, warn
+from pufferlib.logging import RunLogger, read_metrics, warn
 from pufferlib.native.core import Params
 from pufferlib.registry import Entry
 from pufferlib.vector.base import average_episodes
@@ -158,6 +160,7 @@ class Session:
     ):
         self._trainer, self._logger, self._dashboard = trainer, logger, dashboard
         self._requests = requests
+        self._process = psutil.Process()
         self._config = trainer.config
         self._began = time.monotonic() - seconds
         self._spent = dict.fromkeys(ppo.PHASES, 0.0)
@@ -227,6 +230,8 @@ class Session:
             self._speed += SMOOTHING * (speed - self._speed) if self._speed else speed
         snapshot = {
             "performance/sps": self._speed,
+            "performance/cpu": self._process.cpu_percent(),
+            "performance/memory": self._process.memory_info().rss,
             "performance/learning_rate": metrics["learning_rate"],
             **{f"environment/{name}": value for name, value in self.recent().items()},
             "environment/episodes": int(self._episodes),
@@ -286,6 +291,15 @@ def summarize(result: Mapping[str, Any], config: Config) -> str:
         f"{config.env_name}: {count(result['step'])} steps in {duration(result['seconds'])}, "
         f"{config.goal.metric} {'-' if score is None else number(score)}, {result['checkpoint']}"
     )
+
+
+def picture(run_dir: str | Path, *, width: int = 100) -> str:
+    """The dashboard at the end of a run, drawn from its folder, as SVG."""
+    config = Config.from_toml((Path(run_dir) / "config.toml").read_text(encoding="utf-8"))
+    dashboard = Dashboard(config, stream=StringIO(), force=True, width=width)
+    for line in read_metrics(run_dir):
+        dashboard.update({name: value for name, value in line.items() if value is not None})
+    return export_svg(dashboard, width=width)
 
 
 def _claim_folder(entry: Entry, config: Config, loaded: Checkpoint | None) -> Path:

@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from pufferlib import checkpoint
+from pufferlib import checkpoint, run
 from pufferlib.cli import main, split_flags
 from pufferlib.config import Config
 from pufferlib.logging import read_metrics
@@ -57,7 +57,7 @@ def make(**parameters):
 def puffer(capsys):
     """Runs the command in this process → (exit code, standard output, standard error)."""
 
-    def run(*words):
+    def call(*words):
         capsys.readouterr()
         try:
             code = main([str(word) for word in words])
@@ -65,7 +65,7 @@ def puffer(capsys):
             code = stop.code
         return code, *capsys.readouterr()
 
-    return run
+    return call
 
 
 def refused(result, pattern):
@@ -195,6 +195,11 @@ def test_the_end_of_a_run_is_told_in_one_line(puffer, tmp_path):
     code, text, _ = puffer("train", "squared", "--run.dir", tmp_path, *SMALL)
     pattern = r"squared: 1.28k steps in \d+s, episode_return \S+, .*/checkpoints/000000001280"
     assert code == 0 and re.fullmatch(pattern, text.splitlines()[-1])
+
+
+def test_the_end_of_a_run_can_be_drawn_from_its_folder(trained):
+    svg = run.picture(trained)
+    assert svg.startswith("<svg") and "squared" in svg and "1.28k" in svg
 
 
 def test_without_a_folder_a_run_gets_its_own(puffer, tmp_path, monkeypatch):

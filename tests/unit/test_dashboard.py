@@ -33,6 +33,8 @@ def snapshot(step=500, score=413.1, **more):
         "update": 7,
         "seconds": 10.0,
         "performance/sps": 50.0,
+        "performance/cpu": 94.4,
+        "performance/memory": 2**29,
         "environment/episode_return": score,
         "environment/a_field_with_a_very_long_name_that_does_not_fit": 1.0,
         "losses/policy": -0.0123,
@@ -85,6 +87,13 @@ def test_time_is_shown_as_shares():
     board.update(snapshot())
     text = drawn(board, 100)
     assert re.search(r"environment +━─{4}  25%", text) and re.search(r"update +━{4}─  75%", text)
+
+
+def test_the_machine_is_shown_in_its_units():
+    board = dashboard(force=True, width=100)
+    board.update(snapshot())
+    text = drawn(board, 100)
+    assert re.search(r"cpu +94 % ", text) and re.search(r"memory +0.50 GB ", text)
 
 
 def test_a_snapshot_without_episodes_or_speed_is_drawn():
