@@ -28,11 +28,14 @@ def make(
     *,
     observation_keys: Sequence[str] = OBSERVATION_KEYS,
     max_episode_steps: int = 5000,
+    explore_bonus: float = 0.0,
     render_mode: str | None = None,
     **parameters: Any,
 ) -> NetHack:
     """One game of a task of nle; `parameters` are those of the task's own class.
 
+    `explore_bonus` is added to the reward for each cell of a level that is seen for the first time,
+    as a help in training; `episode_return` in the infos is the task's own return all the same.
     `render_mode` is None, "ansi" (the coloured terminal) or "rgb_array" (tiles).
     Raises: ModuleNotFoundError without nle; APIUsageError for an unknown task, parameter or key.
     """
@@ -54,7 +57,7 @@ def make(
         max_episode_steps=max_episode_steps,
         render_mode=RENDER_MODES[render_mode],
     )
-    return NetHack(game, observation_keys, render_mode)
+    return NetHack(game, observation_keys, render_mode, explore_bonus)
 
 
 class NetHack(gymnasium.Wrapper):
@@ -69,11 +72,20 @@ class NetHack(gymnasium.Wrapper):
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 10}
 
-    def __init__(self, game: Any, observation_keys: Sequence[str], render_mode: str | None):
+    def __init__(
+        self,
+        game: Any,
+        observation_keys: Sequence[str],
+        render_mode: str | None,
+        explore_bonus: float,
+    ):
         super().__init__(game)
         from nle.env.tasks import NetHackChallenge
         from nle.nethack import (
+            GLYPH_CMAP_OFF,
             NLE_BL_DEPTH,
+            NLE_BL_DLEVEL,
+            NLE_BL_DNUM,
             NLE_BL_GOLD,
             NLE_BL_TIME,
             NLE_BL_XP,
@@ -86,10 +98,12 @@ class NetHack(gymnasium.Wrapper):
             "gold": NLE_BL_GOLD,
             "turns": NLE_BL_TIME,
         }
+        self._level, self._unseen = (NLE_BL_DNUM, NLE_BL_DLEVEL), GLYPH_CMAP_OFF
         self._draw_screen = tty_render
         self._render_mode = render_mode
         self._keys = tuple(observation_keys)
         self._screen = render_mode == "ansi"
+        self._bonus = float(explore_bonus)
         self._seedable = not isinstance(game, NetHackChallenge)
         self._seeds: np.random.Generator | None = None
         self.observation_space = gymnasium.spaces.Dict(
@@ -113,19 +127,26 @@ class NetHack(gymnasium.Wrapper):
             self.env.seed(core, display, reseed=False)
         observation, _ = self.env.reset(seed=seed, options=options)
         self._stats = self._look("blstats").copy()
+        self._return = 0.0
+        self._seen: dict[tuple[int, int], int] = {}
+        self._count_new_cells()
         return self._select(observation), {}
 
     def step(self, action):
         """One key → (observation, reward, terminated, truncated, info)."""
         observation, reward, _, _, info = self.env.step(action)
+        self._return += reward
         status = info["end_status"]
+        # After a death the screen is empty.
+        if status <= 0:
+            self._stats[...] = self._look("blstats")
+            if self._bonus:
+                reward += self._bonus * self._count_new_cells()
         if status == 0:
-            self._stats[...] = self._look("blstats")
             return self._select(observation), reward, False, False, {}
-        if status < 0:
-            self._stats[...] = self._look("blstats")
         info = {name: int(self._stats[index]) for name, index in self._figures.items()}
         info["end_status"] = status.name.lower()
+        info["episode_return"] = self._return
         return self._select(observation), reward, status > 0, status < 0, info
 
     def render(self):
@@ -137,6 +158,14 @@ class NetHack(gymnasium.Wrapper):
     def close(self):
         """End the game and remove its temporary folder; may be called more than once."""
         self.env.close()
+
+    def _count_new_cells(self) -> int:
+        """How many more cells of this level are seen than ever before."""
+        level = (int(self._stats[self._level[0]]), int(self._stats[self._level[1]]))
+        seen = int(np.count_nonzero(self._look("glyphs") != self._unseen))
+        before = self._seen.get(level, 0)
+        self._seen[level] = max(seen, before)
+        return self._seen[level] - before
 
     def _select(self, observation: dict) -> dict:
         return {key: observation[key] for key in self._keys} if self._screen else observation

@@ -139,6 +139,33 @@ def test_death_terminates_and_tells_what_was_reached(entry):
         env.close()
 
 
+def test_the_bonus_for_exploring_is_paid_but_not_reported(entry):
+    """Seed 1 goes down the stairs, so a second level is explored."""
+    plain, paid = entry(max_episode_steps=80), entry(max_episode_steps=80, explore_bonus=0.5)
+    seen, rewards, bonuses = {}, [], []
+
+    def look(observation):
+        level = observation["blstats"][24]
+        unseen = observation["glyphs"][0, 0]
+        seen[level] = max(seen.get(level, 0), np.count_nonzero(observation["glyphs"] != unseen))
+
+    try:
+        look(plain.reset(seed=1)[0])
+        start = sum(seen.values())
+        paid.reset(seed=1)
+        for action in np.random.default_rng(1).integers(23, size=80):
+            observation, reward, *_, info = plain.step(action)
+            look(observation)
+            rewards.append(reward)
+            bonuses.append(paid.step(action)[1] - reward)
+    finally:
+        plain.close()
+        paid.close()
+    assert len(seen) == 2 and min(bonuses) >= 0
+    assert sum(bonuses) == pytest.approx(0.5 * (sum(seen.values()) - start))
+    assert info["episode_return"] == pytest.approx(sum(rewards))
+
+
 def test_the_working_folder_stays_and_the_games_folder_goes(entry, away, monkeypatch):
     scratch = away / "scratch"
     scratch.mkdir()
