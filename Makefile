@@ -38,13 +38,13 @@ play: $(READY) ## Play ENV by keyboard.
 	@$(BIN)/puffer play $(ENV) $(ARGS)
 
 test: $(READY) ## Every test but the slow ones.
-	@$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-fast: $(READY) ## The unit and contract tests that take seconds.
-	@$(BIN)/python -m pytest -q -m "not slow" $(wildcard tests/unit tests/contract) $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" $(wildcard tests/unit tests/contract) $(ARGS)
 
 test-slow: $(READY) ## The slow tests: learning, packaging, long runs.
-	@$(BIN)/python -m pytest -q -m slow $(ARGS)
+	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 asan: ## Step every native environment under the address and undefined-behaviour sanitizers.
 	@tests/native/asan $(wildcard envs/*/)
