@@ -1,4 +1,4 @@
-"""Gymnasium and old Gym environments as a `PufferEnv` of one agent.
+"""Gymnasium, old Gym and PettingZoo environments as a `PufferEnv`.
 
 Episodes restart in the same step: Gymnasium's own term is `AutoresetMode.SAME_STEP`.
 """
@@ -6,6 +6,7 @@ Episodes restart in the same step: Gymnasium's own term is `AutoresetMode.SAME_S
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -15,7 +16,7 @@ from gymnasium import spaces
 
 from pufferlib.buffers import Buffers
 from pufferlib.env import PufferEnv
-from pufferlib.exceptions import APIUsageError, NonFiniteError
+from pufferlib.exceptions import APIUsageError, InvalidAgentError, NonFiniteError
 from pufferlib.spaces import ActionLayout, Packer, pack_space
 
 
@@ -45,11 +46,7 @@ class GymnasiumPufferEnv(PufferEnv):
         buf: Buffers | None = None,
         seed: int | None = None,
     ):
-        if (env is None) == (env_creator is None):
-            raise APIUsageError("expected either env=… or env_creator=…, and not both")
-        if env_creator is not None:
-            env = env_creator(*env_args, **(env_kwargs or {}))
-        self.env = adopt(env)
+        self.env = adopt(_given(env, env_creator, env_args, env_kwargs))
         self._name = type(self.env.unwrapped).__name__
         self.env_single_observation_space = self.env.observation_space
         self.env_single_action_space = self.env.action_space
@@ -197,6 +194,326 @@ class GymnasiumPufferEnv(PufferEnv):
         raise APIUsageError(f"{self._name}: reward is {result[1]!r}; expected one number")
 
 
+class PettingZooPufferEnv(PufferEnv):
+    """A PettingZoo environment, one row for each of its `possible_agents`, in their order.
+
+    Pass the environment as `env`, or `env_creator` with its arguments; one of the AEC API is put
+    into `AECToParallel`. `buf` are the rows to write into. `seed` is used by the first `reset`
+    that gets none.
+
+    An agent that dies, or is missing from the observations, leaves: its flag is set once (a
+    truncation if the environment set none), its last observation goes to `final_observations`
+    (zeros if there is none), its mask is False at once and it gets no action. It may come, or
+    return, when the environment lists it in `agents` and observes it; a reward it is given in the
+    step at which it comes is not counted, because it did not act. The environment is reset when no
+    agent is left.
+
+    All agents must have the same spaces. Each info has its `agent`; the one of an agent that
+    leaves also has `episode_return` and `episode_length` of that agent, unless the environment
+    provides them. The first reset and the first step check observations in full; later steps check
+    keys, dtypes and shapes.
+    """
+
+    emulated = True
+
+    def __init__(
+        self,
+        env: Any = None,
+        env_creator: Callable[..., Any] | None = None,
+        env_args: Sequence = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        buf: Buffers | None = None,
+        seed: int | None = None,
+    ):
+        self.env = adopt_agents(_given(env, env_creator, env_args, env_kwargs))
+        self._name = type(self.unwrapped).__name__
+        self.possible_agents = tuple(self.env.possible_agents)
+        self.num_agents = len(self.possible_agents)
+        observation_space = self._shared_space("observation")
+        action_space = self._shared_space("action")
+        self.env_single_observation_space = observation_space
+        self.env_single_action_space = action_space
+        self.single_observation_space = pack_space(observation_space, who=self._name)
+        action_layout = ActionLayout(action_space, who=self._name)
+        self.single_action_space = action_layout.space
+        self.render_mode = getattr(self.env, "render_mode", None)
+        self._packer = Packer(observation_space, who=self._name)
+        super().__init__(buf)
+
+        self._unpack_action = action_layout.unpack_action
+        self._known = frozenset(self.possible_agents)
+        self._seed = seed
+        self._unchecked_steps = 1
+        self._unchecked_resets = 1
+        self._running = False
+        self._closed = False
+        self._present = [False] * self.num_agents
+        self._returns = [0.0] * self.num_agents
+        self._lengths = [0] * self.num_agents
+        self._ended: set = set()  # Agents that were flagged and have not returned.
+
+    @property
+    def unwrapped(self):
+        """The environment inside all its wrappers."""
+        return getattr(self.env, "unwrapped", self.env)
+
+    def rebind(self, buf: Buffers) -> None:
+        """Read and write other rows from now on."""
+        super().rebind(buf)
+        rows = range(self.num_agents)
+        self._write = [self._packer.writer(self.observations[i, ...]) for i in rows]
+        self._write_final = [self._packer.writer(self.final_observations[i, ...]) for i in rows]
+
+    def reset(self, seed: int | None = None):
+        """Begin an episode → (observations [A, *O], infos); no seed: randomness goes on."""
+        if self._closed:
+            raise APIUsageError(f"{self._name}: reset after close; create a new environment")
+        seed = self._seed if seed is None else seed
+        self._seed = None
+        # The bytes between packed fields are never written again.
+        self.final_observations[...] = 0
+        self._clear()
+        infos = self._begin(seed)
+        self._running = True
+        return self.observations, infos
+
+    def step(self, actions: Any):
+        """Advance one step; `actions` [A, *D], of which those of absent agents are not looked at
+        → (observations, rewards, terminals, truncations, infos).
+
+        Raises NonFiniteError for a reward that is NaN or infinite, InvalidAgentError for an agent
+        that is not among `possible_agents`.
+        """
+        if not self._running:
+            when = "after close; create a new" if self._closed else "before reset; reset the"
+            raise APIUsageError(f"{self._name}: step {when} environment")
+        unpack, present = self._unpack_action, self._present
+        result = self.env.step(
+            {a: unpack(actions[i]) for i, a in enumerate(self.possible_agents) if present[i]}
+        )
+        if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[0], Mapping)):
+            raise APIUsageError(
+                f"{self._name}: step returned a {_kind(result)}, expected the five dicts "
+                "(observations, rewards, terminations, truncations, infos) of PettingZoo's "
+                "parallel API since 1.22"
+            )
+        observations, rewards, terminations, truncations, infos = result
+        self._check(observations, self._unchecked_steps)
+        self._unchecked_steps = 0
+        self._clear()
+        live = self.env.agents
+        figures: dict[Any, dict] = {}
+        for i, agent in enumerate(self.possible_agents):
+            observation = observations.get(agent)
+            terminated = terminations.get(agent, False)
+            ended = terminated or truncations.get(agent, False)
+            if present[i]:
+                self._count(i, rewards.get(agent, 0.0 if observation is None else None))
+                if not ended and live and observation is not None:
+                    self._write[i](observation)
+                    continue
+                figures[agent] = self._leave(i, terminated, observation)
+                if ended:
+                    self._ended.add(agent)
+            elif observation is not None and not ended and agent in live:
+                self._enter(i, observation)
+        told = _list_infos(infos, figures)
+        if not any(present) and self._ended.issuperset(live):
+            told += self._begin(None)
+        return self.observations, self.rewards, self.terminals, self.truncations, told
+
+    def render(self):
+        """One frame of the environment."""
+        return self.env.render()
+
+    def close(self):
+        """Close the environment; may be called more than once."""
+        if not self._closed:
+            self._closed = True
+            self._running = False
+            self.env.close()
+
+    def _shared_space(self, noun: str) -> spaces.Space:
+        """The space that all agents have; refused, naming both, where two differ."""
+        of = getattr(self.env, f"{noun}_space")
+        first, *others = self.possible_agents
+        space = convert_space(of(first))
+        for agent in others:
+            other = convert_space(of(agent))
+            if other != space:
+                raise APIUsageError(
+                    f"{self._name}: agent {first!r} has the {noun} space {space} and agent "
+                    f"{agent!r} has {other}; rows are equal, so give all agents the larger space "
+                    "in a wrapper around the environment (pad observations inside their bounds, "
+                    "map surplus actions to valid ones)"
+                )
+        return space
+
+    def _begin(self, seed: int | None) -> list[dict]:
+        """Reset the environment and write the first observations → infos."""
+        result = self.env.reset(seed=None if seed is None else int(seed))
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Mapping)):
+            raise APIUsageError(
+                f"{self._name}: reset returned a {_kind(result)}, expected (observations, infos) "
+                "of PettingZoo's parallel API since 1.22"
+            )
+        observations, infos = result
+        self._check(observations, self._unchecked_resets)
+        self._unchecked_resets = 0
+        self._ended.clear()
+        for i, agent in enumerate(self.possible_agents):
+            observation = observations.get(agent)
+            if observation is None:
+                self._clear_row(i)
+            else:
+                self._enter(i, observation)
+        if not any(self._present):
+            raise APIUsageError(f"{self._name}: no agent has an observation after reset")
+        return _list_infos(infos, {})
+
+    def _enter(self, i: int, observation: Any) -> None:
+        """The agent of row i begins an episode."""
+        self.observations[i] = 0
+        self._write[i](observation)
+        self.masks[i] = self._present[i] = True
+        self._returns[i] = 0.0
+        self._lengths[i] = 0
+
+    def _leave(self, i: int, terminated: bool, observation: Any) -> dict:
+        """The episode of the agent of row i is over → its figures."""
+        if observation is None:
+            self.final_observations[i] = 0
+        else:
+            self._write_final[i](observation)
+        self.terminals[i] = bool(terminated)
+        self.truncations[i] = not terminated
+        self._clear_row(i)
+        return {"episode_return": self._returns[i], "episode_length": self._lengths[i]}
+
+    def _count(self, i: int, reward: Any) -> None:
+        """Give the agent of row i its reward."""
+        self._lengths[i] += 1
+        try:
+            finite = isfinite(reward)
+        except TypeError:
+            raise APIUsageError(
+                f"{self._name}: reward of agent {self.possible_agents[i]!r} is {reward!r}; "
+                "expected one number"
+            ) from None
+        if not finite:
+            raise NonFiniteError(
+                f"{self._name}: reward of agent {self.possible_agents[i]!r} is {reward} at step "
+                f"{self._lengths[i]} of its episode; expected a finite number"
+            )
+        self.rewards[i] = reward
+        self._returns[i] += float(reward)
+
+    def _check(self, observations: Any, in_full: int) -> None:
+        """Refuse agents that there are none of and, `in_full`, observations outside the space."""
+        unknown = observations.keys() - self._known
+        if unknown:
+            raise InvalidAgentError(
+                f"{self._name}: {sorted(map(str, unknown))[0]!r} is observed but not among "
+                f"possible_agents {', '.join(map(str, self.possible_agents))}; list every agent "
+                "that may ever come"
+            )
+        if in_full:
+            for observation in observations.values():
+                if observation is not None:
+                    self._packer.check(observation)
+
+    def _clear(self) -> None:
+        self.rewards[...] = 0
+        self.terminals[...] = False
+        self.truncations[...] = False
+
+    def _clear_row(self, i: int) -> None:
+        self.observations[i] = 0
+        self.masks[i] = self._present[i] = False
+
+
+class AECToParallel:
+    """A PettingZoo environment in which agents take turns, with the parallel API.
+
+    With `simultaneous` a step is one round: every agent acts in its turn, on what it observed
+    before the round. Without, a step is one move: only the agent whose turn it is acts, and the
+    actions of the others are not looked at. By default the environment decides by
+    `metadata["is_parallelizable"]`. Rewards of all moves of a step are added up, and dead agents
+    are taken out in the step in which they die.
+    """
+
+    def __init__(self, env: Any, *, simultaneous: bool | None = None):
+        self.env = env
+        self.possible_agents = list(env.possible_agents)
+        self.metadata = getattr(env, "metadata", None) or {}
+        self.render_mode = getattr(env, "render_mode", None)
+        if simultaneous is None:
+            simultaneous = bool(self.metadata.get("is_parallelizable", False))
+        self.simultaneous = simultaneous
+
+    @property
+    def unwrapped(self):
+        """The environment inside all its wrappers."""
+        return self.env.unwrapped
+
+    @property
+    def agents(self) -> list:
+        """The agents that are alive."""
+        env = self.env
+        return [a for a in env.agents if not (env.terminations[a] or env.truncations[a])]
+
+    def observation_space(self, agent: Any):
+        """The space of one agent's observations."""
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: Any):
+        """The space of one agent's actions."""
+        return self.env.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict | None = None):
+        """Begin an episode → (observations, infos), dicts by agent."""
+        self.env.reset(seed=seed, options=options)
+        observations = {agent: self.env.observe(agent) for agent in self.agents}
+        return observations, dict(self.env.infos)
+
+    def step(self, actions: Mapping):
+        """One round or one move → (observations, rewards, terminations, truncations, infos)."""
+        env, waiting = self.env, dict(actions)
+        rewards: defaultdict = defaultdict(float)
+        seen: dict[Any, tuple] = {}
+        while env.agents:
+            agent = env.agent_selection
+            if env.terminations[agent] or env.truncations[agent]:
+                seen[agent] = self._look(agent)
+                env.step(None)
+            elif agent in waiting:
+                env.step(waiting.pop(agent))
+                for other, reward in env.rewards.items():
+                    rewards[other] += reward
+                if not self.simultaneous:
+                    waiting.clear()
+            else:
+                break
+        seen |= {agent: self._look(agent) for agent in env.agents}
+        observations, terminations, truncations, infos = (
+            {agent: parts[k] for agent, parts in seen.items()} for k in range(4)
+        )
+        return observations, rewards, terminations, truncations, infos
+
+    def render(self):
+        """One frame."""
+        return self.env.render()
+
+    def close(self):
+        """Close the environment."""
+        self.env.close()
+
+    def _look(self, agent: Any) -> tuple:
+        env = self.env
+        flags = env.terminations[agent], env.truncations[agent]
+        return env.observe(agent), *flags, env.infos.get(agent, {})
+
+
 class EpisodeStats(gymnasium.Wrapper):
     """Adds `episode_return` and `episode_length` to the info of an episode's last step.
 
@@ -288,8 +605,10 @@ def adopt(env: Any) -> gymnasium.Env:
         raise APIUsageError(f"{name} is a PufferEnv already; use it as it is")
     if isinstance(env, type):
         raise APIUsageError(f"env is the class {env.__name__}; pass an instance, or env_creator=")
-    if hasattr(env, "possible_agents"):
-        raise APIUsageError(f"{name} has several agents (PettingZoo); it is not a Gymnasium env")
+    if has_agents(env):
+        raise APIUsageError(
+            f"{name} has several agents (PettingZoo); use pufferlib.emulation.PettingZooPufferEnv"
+        )
     missing = [
         part
         for part in ("observation_space", "action_space", "reset", "step")
@@ -300,6 +619,33 @@ def adopt(env: Any) -> gymnasium.Env:
             f"{name} has no {', '.join(missing)}; expected a gymnasium.Env or an old Gym env"
         )
     return GymToGymnasium(env)
+
+
+def adopt_agents(env: Any) -> Any:
+    """`env` with PettingZoo's parallel API: itself, or an AEC environment in an adapter.
+
+    Raises APIUsageError for anything else, saying what it lacks.
+    """
+    name = type(env).__name__
+    if isinstance(env, type):
+        raise APIUsageError(f"env is the class {env.__name__}; pass an instance, or env_creator=")
+    if isinstance(env, PufferEnv):
+        raise APIUsageError(f"{name} is a PufferEnv already; use it as it is")
+    parts = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    missing = [part for part in parts if not hasattr(env, part)]
+    if missing or not env.possible_agents:
+        raise APIUsageError(
+            f"{name} has no {', '.join(missing) or 'agents in possible_agents'}; expected a "
+            "PettingZoo environment that lists all agents that it may ever have"
+        )
+    return AECToParallel(env) if hasattr(env, "agent_iter") else env
+
+
+def has_agents(env: Any) -> bool:
+    """Whether `env` is made like a PettingZoo environment, of either API."""
+    if isinstance(env, gymnasium.Env | PufferEnv):
+        return False
+    return hasattr(env, "possible_agents") or callable(getattr(env, "observation_space", None))
 
 
 def convert_space(space: Any) -> spaces.Space:
@@ -326,6 +672,26 @@ def convert_space(space: Any) -> spaces.Space:
         f"no Gymnasium space for a {kind} of {type(space).__module__}; expected Box, Discrete, "
         "MultiDiscrete, MultiBinary, Dict or Tuple"
     )
+
+
+def _given(env: Any, creator: Callable | None, args: Sequence, kwargs: Mapping | None) -> Any:
+    """The environment that a constructor was given, or the one that its creator makes."""
+    if (env is None) == (creator is None):
+        raise APIUsageError("expected either env=… or env_creator=…, and not both")
+    return env if creator is None else creator(*args, **(kwargs or {}))
+
+
+def _list_infos(infos: Mapping, figures: Mapping) -> list[dict]:
+    """What is told of each agent, by the environment and by us, as a flat list."""
+    agents = [*figures, *(agent for agent in infos if agent not in figures)]
+    told = ((agent, {**figures.get(agent, {}), **infos.get(agent, {})}) for agent in agents)
+    return [{**info, "agent": agent} for agent, info in told if info]
+
+
+def _kind(result: Any) -> str:
+    """What came in place of a tuple of dicts, in words."""
+    count = f" of {len(result)}" if isinstance(result, tuple) else ""
+    return f"{type(result).__name__}{count}"
 
 
 def _takes(function: Callable, parameter: str) -> bool:

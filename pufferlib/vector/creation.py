@@ -6,10 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import gymnasium
-
 from pufferlib import registry
-from pufferlib.emulation import GymnasiumPufferEnv, GymToGymnasium
+from pufferlib.emulation import GymnasiumPufferEnv, PettingZooPufferEnv, has_agents
 from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError
 
@@ -57,12 +55,10 @@ class Factory:
 
 
 def wrap(env, *, buf=None) -> PufferEnv:
-    """`env` as a PufferEnv: itself, a Gymnasium environment, or one of the old Gym."""
+    """`env` as a PufferEnv: itself, or one of Gymnasium, the old Gym or PettingZoo."""
     if isinstance(env, PufferEnv):
         return env
-    if not isinstance(env, gymnasium.Env):
-        env = GymToGymnasium(env)
-    return GymnasiumPufferEnv(env=env, buf=buf)
+    return (PettingZooPufferEnv if has_agents(env) else GymnasiumPufferEnv)(env=env, buf=buf)
 
 
 def _accepts_buf(creator: Callable) -> bool:

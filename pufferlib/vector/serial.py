@@ -125,7 +125,9 @@ class Serial(VecEnv):
             self._infos[k // self.batch_size].append(info)
             if "episode_return" in info:
                 numbers = (int, float, np.number)
-                self._records.append({n: v for n, v in info.items() if isinstance(v, numbers)})
+                self._records.append(
+                    {n: v for n, v in info.items() if n == "agent" or isinstance(v, numbers)}
+                )
 
     def episodes(self):
         records, self._records = self._records, []
