@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,16 +10,21 @@ from pathlib import Path
 import pufferlib.emulation  # noqa: F401  (the founding snippets use it after importing this)
 from pufferlib import registry
 from pufferlib.exceptions import APIUsageError
-from pufferlib.vector.base import VecEnv
+from pufferlib.machine import usable_cores
+from pufferlib.vector.base import VecEnv, check_sizes
 from pufferlib.vector.conformance import check_backend
 from pufferlib.vector.creation import list_factories
-from pufferlib.vector.multiprocessing import Multiprocessing
+from pufferlib.vector.multiprocessing import Multiprocessing, best_workers
 from pufferlib.vector.native import Native
 from pufferlib.vector.serial import Serial
 
 __all__ = ["Multiprocessing", "Native", "Serial", "VecEnv", "check_backend", "make"]
 
 BACKENDS = {"Multiprocessing": Multiprocessing, "Native": Native, "Serial": Serial}
+
+PROBE_STEPS, PROBE_S = 20, 1.0
+WORKERS_COST_US = 40.0  # What orders and answers add to a batch, by benchmarks/bench_vector.py.
+WORTHWHILE = 1.2  # Workers must be that much faster to be worth their start and their memory.
 
 
 def make(
@@ -31,7 +37,12 @@ def make(
     *,
     num_workers: int | str = "auto",
     batch_size: int | str = "auto",
-    **options,
+    zero_copy: bool = True,
+    sync_traj: bool = False,
+    overwork: bool = False,
+    timeout: float = 60.0,
+    restart_workers: int = 0,
+    python: str | Path | None = None,
 ) -> VecEnv:
     """Put `num_envs` environments behind one batch of rows.
 
@@ -40,29 +51,95 @@ def make(
             callable that returns an environment (PufferEnv, Gymnasium or old Gym), or a list of
             those of length `num_envs`.
         env_args, env_kwargs: arguments of the creator; one set for all, or a list of `num_envs`.
-        backend: 'auto', a backend's name or its class.
+        backend: 'auto', a backend's name or its class. 'auto' takes Native for a native
+            environment and otherwise what is faster, Serial or Multiprocessing; `choice` of the
+            result says why. Where sizes leave it open, one environment is timed for some steps.
         seed: what `async_reset()` without a seed uses; None is really random.
-        num_workers: threads of `Native`.
+        num_workers: threads of Native, processes of Multiprocessing.
         batch_size: environments that one `recv` returns; 'auto' is all of them.
+        zero_copy, sync_traj, overwork, timeout, restart_workers, python: see Multiprocessing;
+            other backends have no use for them.
 
     Raises `APIUsageError` for anything that does not fit together, before anything starts.
     """
     backend = _find_backend(backend)
     single = not isinstance(env_creator_or_creators, list | tuple)
-    options |= {"num_workers": num_workers, "batch_size": batch_size}
-    if single and backend in ("auto", Native):
+    sizes = {"num_workers": num_workers, "batch_size": batch_size}
+    if single and backend in ("auto", Native) and python is None:
         entry = _find_native(env_creator_or_creators)
         plain = env_args is None and (env_kwargs is None or isinstance(env_kwargs, Mapping))
         if entry is not None and plain:
-            vecenv = Native(entry.library, dict(env_kwargs or {}), num_envs, **options)
-            return _seeded(vecenv, seed)
+            vecenv = Native(entry.library, dict(env_kwargs or {}), num_envs, **sizes)
+            return _finish(vecenv, seed, f"Native: {entry.name} is compiled")
     if backend is Native:
         raise APIUsageError(
             "backend Native runs one native environment with one set of parameters; for "
             f"{env_creator_or_creators!r} use Serial"
         )
     factories = list_factories(env_creator_or_creators, env_args, env_kwargs, num_envs)
-    return _seeded((Serial if backend == "auto" else backend)(factories, **options), seed)
+    choice = f"{getattr(backend, '__name__', backend)}: it was asked for"
+    if backend == "auto":
+        check_sizes(num_envs, batch_size)
+        backend, choice = _choose(factories, num_workers, batch_size, python)
+    if backend is Serial:
+        if python is not None:
+            raise APIUsageError("python= needs worker processes; use backend='Multiprocessing'")
+        return _finish(Serial(factories, **sizes), seed, choice)
+    vecenv = Multiprocessing(
+        factories,
+        **sizes,
+        zero_copy=zero_copy,
+        sync_traj=sync_traj,
+        overwork=overwork,
+        timeout=timeout,
+        restart_workers=restart_workers,
+        python=python,
+    )
+    return _finish(vecenv, seed, choice)
+
+
+def _choose(factories, num_workers, batch_size, python):
+    """The faster backend for Python environments, and why."""
+    num_envs, cores = len(factories), usable_cores()
+    if python is not None:
+        return Multiprocessing, "Multiprocessing: python= asks for workers of another interpreter"
+    if num_workers != "auto":
+        if num_workers == 1:
+            return Serial, "Serial: one worker would only add the way to it"
+        return Multiprocessing, f"Multiprocessing: num_workers = {num_workers} was asked for"
+    if num_envs == 1 or cores == 1:
+        what = "environment" if num_envs == 1 else "core"
+        return Serial, f"Serial: there is one {what}"
+    batch_size = num_envs if batch_size == "auto" else batch_size
+    workers = best_workers(num_envs, batch_size, cores)
+    if workers < 2:
+        return Serial, f"Serial: batches of {batch_size} of {num_envs} do not suit {cores} cores"
+    step_us = _time_step(factories[0])
+    alone = num_envs * step_us
+    shared = alone / workers + WORKERS_COST_US
+    backend = Multiprocessing if alone > WORTHWHILE * shared else Serial
+    return backend, (
+        f"{backend.__name__}: a step takes {step_us:.3g} µs, those of {num_envs} environments "
+        f"{alone:.3g} µs in this process and about {shared:.3g} µs on {workers} workers"
+    )
+
+
+def _time_step(factory) -> float:
+    """Microseconds that one step of an environment takes, episodes' ends included."""
+    env = factory()
+    try:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(PROBE_STEPS)]
+        start = now = time.perf_counter()
+        steps = 0
+        while steps < PROBE_STEPS and now - start < PROBE_S:
+            env.step(actions[steps])
+            steps += 1
+            now = time.perf_counter()
+    finally:
+        env.close()
+    return 1e6 * (now - start) / steps
 
 
 def _find_backend(backend):
@@ -83,6 +160,6 @@ def _find_native(creator) -> registry.Entry | None:
     return creator if isinstance(creator, registry.Entry) and creator.is_native else None
 
 
-def _seeded(vecenv: VecEnv, seed: int | None) -> VecEnv:
-    vecenv.default_seed = seed
+def _finish(vecenv: VecEnv, seed: int | None, choice: str) -> VecEnv:
+    vecenv.default_seed, vecenv.choice = seed, choice
     return vecenv

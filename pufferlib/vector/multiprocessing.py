@@ -64,14 +64,7 @@ class Multiprocessing(VecEnv):
     ):
         num_envs, batch_size = check_sizes(len(factories), batch_size)
         cores = usable_cores()
-        num_workers = count_workers(
-            num_envs,
-            batch_size,
-            num_workers,
-            cores=cores,
-            contiguous=zero_copy or sync_traj,
-            overwork=overwork,
-        )
+        num_workers = count_workers(num_envs, batch_size, num_workers, cores, overwork=overwork)
         if not timeout > 0 or restart_workers < 0:
             raise APIUsageError(
                 f"timeout is {timeout!r} and restart_workers {restart_workers!r}; expected "
@@ -473,22 +466,16 @@ class Multiprocessing(VecEnv):
 
 
 def count_workers(
-    num_envs: int, batch_size: int, num_workers, *, cores: int, contiguous: bool, overwork: bool
+    num_envs: int, batch_size: int, num_workers, cores: int, *, overwork: bool = False
 ) -> int:
     """The number of workers, 'auto' meaning the most that cores and sizes allow.
 
     Raises APIUsageError, with both numbers and the nearest that fit, for one that does not.
     """
 
-    def fits(workers: int) -> bool:
-        if num_envs % workers or batch_size % (num_envs // workers):
-            return False
-        return not contiguous or workers % (batch_size * workers // num_envs) == 0
-
-    possible = [n for n in range(1, num_envs + 1) if fits(n)]
+    possible = _fitting_workers(num_envs, batch_size)
     if num_workers == "auto":
-        within = [n for n in possible if n <= cores]
-        num_workers = within[-1] if within else possible[0]
+        num_workers = best_workers(num_envs, batch_size, cores)
     if not isinstance(num_workers, int | np.integer) or num_workers < 1:
         raise APIUsageError(
             f"num_workers is {num_workers!r}; expected 'auto' or a whole number of at least 1"
@@ -507,6 +494,18 @@ def count_workers(
             "larger batches, or overwork=True if your environments sleep"
         )
     return int(num_workers)
+
+
+def best_workers(num_envs: int, batch_size: int, cores: int) -> int:
+    """The most workers that cores and sizes allow; the fewest, if sizes need more than cores."""
+    possible = _fitting_workers(num_envs, batch_size)
+    return max((n for n in possible if n <= cores), default=possible[0])
+
+
+def _fitting_workers(num_envs: int, batch_size: int) -> list[int]:
+    """Worker counts that share out environments equally and make up whole batches."""
+    counts = [n for n in range(1, num_envs + 1) if num_envs % n == 0]
+    return [n for n in counts if batch_size % (num_envs // n) == 0]
 
 
 def _explain(worker: int, report: dict) -> WorkerError:
