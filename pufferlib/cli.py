@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 done, 1 an error told in one line, 2 a command that makes no sense, 130 after SIGINT and
     143 after SIGTERM.
     """
+    # Intel's library then sums in an order that does not depend on the number of threads, so that
+    # weights do not either; it reads this once, when torch is imported.
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
     own, flags = split_flags(sys.argv[1:] if argv is None else argv)
     parser = make_parser()
     if {"-h", "--help"} & set(own) and own[0] == "train":
