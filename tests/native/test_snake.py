@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,8 @@ FORWARD, UP, DOWN, LEFT, RIGHT = range(5)
 EMPTY, FOOD, WALL, OWN, RIVAL, RIVAL_HEAD = range(6)
 VIEW, LANES, MOST = 5, 16, 31
 HEAD, SEGMENT = 4, 8
-BODY = np.dtype([(name, "i4") for name in "head tail length growth heading eaten age".split()])
+BODY_FIELDS = ["head", "tail", "length", "growth", "heading", "eaten", "age"]
+BODY = np.dtype([(name, "i4") for name in BODY_FIELDS])
 STEPS = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
 
 
@@ -68,7 +71,7 @@ class World:
         directions = {step: action - 1 for action, step in STEPS.items()}
         for agent, body in enumerate(snakes):
             code, heading = SEGMENT * (agent + 1), 0
-            for (row, column), (r, c) in zip(body, body[1:], strict=False):
+            for (row, column), (r, c) in pairwise(body):
                 heading = directions[r - row, c - column]
                 record["map"][self.cell(row, column)] = code + heading
             record["map"][self.cell(*body[-1])] = code + HEAD
