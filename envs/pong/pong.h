@@ -23,10 +23,10 @@
     X(int, max_steps, 10000, 1, 10000000, "Steps after which an episode is truncated.")           \
     X(int, points, 11, 1, 21, "Points that win the match.")                                       \
     X(float, agent_speed, 400, 60, 1000, "Pixels per second of the agent's bat.")                 \
-    X(float, opponent_speed, 200, 0, 1000, "Pixels per second of the machine's bat at most.")     \
-    X(float, ball_speed, 320, 60, 800, "Pixels per second of a ball when it is served.")          \
-    X(float, ball_speed_max, 640, 60, 800, "Pixels per second that a ball never exceeds.")        \
-    X(float, ball_speed_gain, 20, 0, 100, "Pixels per second that each touch of a bat adds.")
+    X(float, opponent_speed, 160, 0, 1000, "Pixels per second of the machine's bat at most.")     \
+    X(float, ball_speed, 400, 60, 800, "Pixels per second of a ball when it is served.")          \
+    X(float, ball_speed_max, 800, 60, 800, "Pixels per second that a ball never exceeds.")        \
+    X(float, ball_speed_gain, 40, 0, 100, "Pixels per second that each touch of a bat adds.")
 
 /* What an episode reports, beside its return and length. */
 #define PONG_LOG(X)                                                                               \
