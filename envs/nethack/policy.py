@@ -6,35 +6,39 @@ import nle.nethack as nh
 import numpy as np
 import torch
 from gymnasium import spaces
+from nle.env.tasks import TASK_ACTIONS
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pufferlib.exceptions import APIUsageError
 from pufferlib.models import Policy, orthogonal, unpack_tensors
-from pufferlib.spaces import PackedBox
+from pufferlib.spaces import Layout, PackedBox
 
 ROWS, COLUMNS = 21, 79
 CELLS = ROWS * COLUMNS
 FIELDS = {"glyphs": (ROWS, COLUMNS), "blstats": (nh.NLE_BLSTATS_SIZE,), "message": (256,)}
 
+# The eight directions as (row, column) steps, in the order of nle's actions.
+DIRECTIONS = ((-1, 0), (0, 1), (1, 0), (0, -1), (-1, 1), (1, 1), (1, -1), (-1, -1))
+FIRST_STEP = TASK_ACTIONS.index(nh.CompassDirection.N)
+FIRST_RUN = TASK_ACTIONS.index(nh.CompassDirectionLonger.N)
+
 REACH = 4  # Cells that the crop shows in each direction.
 CROP = 2 * REACH + 1
 TOKEN_SIZE = 8
-
-# Distances from the hero, in rows and in columns, at which the coarse view begins a new band.
-ROW_RINGS, COLUMN_RINGS = (1, 3, 7), (1, 3, 6, 12, 25)
-ROW_BANDS, COLUMN_BANDS = 2 * len(ROW_RINGS) + 1, 2 * len(COLUMN_RINGS) + 1
+RAY = 6  # Cells seen one by one in each direction.
+RINGS = (1, 3, 6, 12, 25)  # Distances at which the patches of a sector begin.
 
 MESSAGE_LENGTH = 96  # Longer messages are rare, and say it at their beginning.
 BUCKETS = 256
 
-# What the coarse view tells apart.
+# What the views of the level tell apart; the last is what lies beyond its edge.
 KINDS = (
     "unseen", "floor", "corridor", "wall", "door", "stairs down", "feature", "object", "gold",
-    "monster", "pet",
+    "monster", "pet", "outside",
 )  # fmt: skip
-PATCHES = ROW_BANDS * COLUMN_BANDS * len(KINDS)
-STAIRS_DOWN = KINDS.index("stairs down")
+STAIRS_DOWN, OUTSIDE = KINDS.index("stairs down"), KINDS.index("outside")
+SECTOR = len(RINGS) * len(KINDS)
 
 # Map symbols of NetHack 3.6 by their number in `defsym.h`, up to and including the given one.
 SYMBOL_KINDS = {
@@ -42,49 +46,83 @@ SYMBOL_KINDS = {
     24: "stairs down", 25: "feature", 26: "stairs down",
 }  # fmt: skip
 
+CONDITIONS = 13
+STATUS_SIZE = 2 * nh.NLE_BLSTATS_SIZE + 1 + 7 + 6 + CONDITIONS
+
 
 class NetHackPolicy(Policy):
-    """An own encoder under Puffer's actor and critic; see `Encoder`."""
+    """Puffer's actor and critic over an `Encoder`, and a second actor that looks in each direction.
+
+    The second actor is one small network for all eight directions: from what lies in a direction
+    it says how good a step and a run that way are. What it learns going north it knows going south.
+    """
 
     def __init__(
         self,
         observation_space: spaces.Box,
         action_space: spaces.Space,
         *,
-        hidden_size: int = 256,
+        hidden_size: int = 128,
         num_layers: int = 1,
     ):
         encoder = Encoder(observation_space, hidden_size, num_layers)
         super().__init__(action_space, encoder, hidden_size)
+        if getattr(action_space, "n", 0) != len(TASK_ACTIONS):
+            raise APIUsageError(
+                f"NetHackPolicy plays the {len(TASK_ACTIONS)} actions of the score task, got "
+                f"{action_space}; use policy.name Default for other tasks"
+            )
+        size = hidden_size // 2
+        self.from_sector = orthogonal(nn.Linear(SECTOR + RAY * len(KINDS) + TOKEN_SIZE, size))
+        self.from_trunk = nn.Linear(hidden_size, size, bias=False)
+        self.moves = nn.Linear(size, 2)
+        nn.init.orthogonal_(self.moves.weight, 0.01)
+        nn.init.zeros_(self.moves.bias)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, ways = self.encoder(observations)
+        output = self.head(hidden)
+        seen = self.from_sector(ways) + self.from_trunk(hidden)[:, None, :]
+        moves = self.moves(functional.relu(seen))
+        logits, values = output[:, :-1], output[:, -1]
+        before, after = logits[:, :FIRST_STEP], logits[:, FIRST_RUN + len(DIRECTIONS) :]
+        both = logits[:, FIRST_STEP : FIRST_RUN + len(DIRECTIONS)]
+        both = both + moves.transpose(1, 2).flatten(1)
+        return torch.cat([before, both, after], 1), values
 
 
 class Encoder(nn.Module):
-    """Packed rows [B, N] → features [B, H].
+    """Packed rows [B, N] → features [B, H] and what lies in each direction [B, 8, W].
 
-    The map enters twice, both times as the hero sees it: a crop of 9 x 9 cells, each a learned
-    vector, and a coarse view of the whole level that counts what lies in patches which grow with
-    the distance. With the status line and the message, a bag of hashed trigrams, these are inputs
-    without parameters, so one matrix product takes them all.
+    The level is always seen from the hero: a crop of 9 x 9 cells, each a learned vector; rays of
+    six cells; and counts of what lies in patches of eight sectors that grow with the distance.
+    The status line and the message, a bag of hashed trigrams, follow. All but the crop are inputs
+    without parameters, which one matrix product takes together.
     """
 
     def __init__(self, observation_space: spaces.Box, hidden_size: int, num_layers: int):
         super().__init__()
         self.layout = _check_space(observation_space)
         tokens, kinds = classify_glyphs()
-        outside = int(tokens.max()) + 1
+        self.outside = int(tokens.max()) + 1
+        steps = torch.tensor(DIRECTIONS)
+        near = torch.arange(CROP)[:, None] * (COLUMNS + 2 * REACH) + torch.arange(CROP)
+        rays = steps[:, None, :] * torch.arange(1, RAY + 1)[:, None]
+        cells = torch.arange(ROWS)[:, None] * (2 * COLUMNS - 1) + torch.arange(COLUMNS)
         buffers = {
             "tokens": torch.from_numpy(tokens),
             "kinds": torch.from_numpy(kinds),
-            "row_bands": _bands(ROWS, ROW_RINGS) * COLUMN_BANDS * len(KINDS),
-            "column_bands": _bands(COLUMNS, COLUMN_RINGS) * len(KINDS),
-            "crop": torch.arange(CROP)[:, None] * (COLUMNS + 2 * REACH) + torch.arange(CROP),
+            "near": near.flatten(),
+            "neighbours": (steps[:, 0] + REACH) * CROP + steps[:, 1] + REACH,
+            "rays": (rays[..., 0] * (COLUMNS + 2 * RAY) + rays[..., 1]).flatten(),
+            "cells": cells.flatten(),
+            "patches": find_patches(),
             "status_scale": _status_scale(),
         }
         for name, value in buffers.items():
             self.register_buffer(name, value, persistent=False)
-        self.outside = outside
-        self.token_vectors = nn.Embedding(outside + 1, TOKEN_SIZE)
-        width = PATCHES + BUCKETS + STATUS_SIZE
+        self.token_vectors = nn.Embedding(self.outside + 1, TOKEN_SIZE)
+        width = len(DIRECTIONS) * SECTOR + BUCKETS + STATUS_SIZE + 5
         self.crop_layer = orthogonal(nn.Linear(CROP * CROP * TOKEN_SIZE, hidden_size))
         self.input_layer = orthogonal(nn.Linear(width, hidden_size))
         self.trunk = nn.Sequential(nn.ReLU())
@@ -92,18 +130,19 @@ class Encoder(nn.Module):
             self.trunk.append(orthogonal(nn.Linear(hidden_size, hidden_size)))
             self.trunk.append(nn.ReLU())
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             fields = unpack_tensors(self.layout, rows)
             named = dict(zip((leaf.name for leaf in self.layout.leaves), fields, strict=True))
-            glyphs = named["glyphs"].flatten(1).int()
-            status = named["blstats"]
+            glyphs, status = named["glyphs"].flatten(1).int(), named["blstats"]
             column = status[:, nh.NLE_BL_X].clamp(0, COLUMNS - 1)
             row = status[:, nh.NLE_BL_Y].clamp(0, ROWS - 1)
             kinds = self.kinds.index_select(0, glyphs.view(-1)).view(glyphs.shape)
+            sectors = self.look_around(kinds, row, column)
+            rays = self.look_along(kinds, row, column)
             inputs = torch.cat(
                 [
-                    self.look_around(kinds, row, column),
+                    sectors.flatten(1),
                     read_message(named["message"]),
                     self.read_status(status),
                     point_at(kinds == STAIRS_DOWN, row, column),
@@ -111,26 +150,36 @@ class Encoder(nn.Module):
                 1,
             )
             crop = self.look_close(glyphs, row, column)
-        near = self.token_vectors(crop).flatten(1)
-        return self.trunk(self.crop_layer(near) + self.input_layer(inputs))
+        near = self.token_vectors(crop)
+        hidden = self.trunk(self.crop_layer(near.flatten(1)) + self.input_layer(inputs))
+        return hidden, torch.cat([sectors, rays, near[:, self.neighbours]], 2)
 
     def look_close(self, glyphs: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """Tokens of the cells around the hero [B, CROP²]."""
         tokens = self.tokens.index_select(0, glyphs.view(-1)).view(-1, ROWS, COLUMNS)
         padded = functional.pad(tokens, (REACH,) * 4, value=self.outside).flatten(1)
         corner = row * (COLUMNS + 2 * REACH) + column
-        return padded.gather(1, corner[:, None] + self.crop.view(1, -1)).int()
+        return padded.gather(1, corner[:, None] + self.near).int()
+
+    def look_along(self, kinds: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """The kinds of the cells on each ray, one-hot [B, 8, RAY * KINDS]."""
+        padded = functional.pad(kinds.view(-1, ROWS, COLUMNS), (RAY,) * 4, value=OUTSIDE)
+        centre = (row + RAY) * (COLUMNS + 2 * RAY) + column + RAY
+        seen = padded.flatten(1).gather(1, centre[:, None] + self.rays)
+        one_hot = functional.one_hot(seen.long(), len(KINDS)).float()
+        return one_hot.view(len(kinds), len(DIRECTIONS), -1)
 
     def look_around(self, kinds: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """How many cells of each kind lie in each patch, as log(1 + n) [B, PATCHES]."""
-        patch = self.row_bands[row][:, :, None] + self.column_bands[column][:, None, :]
-        index = (patch.flatten(1) + kinds).long()
-        counts = torch.zeros(len(kinds), PATCHES, device=kinds.device)
+        """How many cells of each kind lie in each patch, as log(1 + n) [B, 8, SECTOR]."""
+        corner = (ROWS - 1 - row) * (2 * COLUMNS - 1) + COLUMNS - 1 - column
+        cells = (corner[:, None] + self.cells).view(-1)
+        index = (self.patches.index_select(0, cells).view(kinds.shape) + kinds).long()
+        counts = torch.zeros(len(kinds), len(DIRECTIONS) * SECTOR, device=kinds.device)
         one = torch.ones((), device=kinds.device).expand(index.shape)
-        return counts.scatter_add_(1, index, one).log1p_()
+        return counts.scatter_add_(1, index, one).log1p_().view(len(kinds), -1, SECTOR)
 
     def read_status(self, status: Tensor) -> Tensor:
-        """The status line, each number within a few units [B, STATUS_SIZE - 5]."""
+        """The status line, each number within a few units [B, STATUS_SIZE]."""
         numbers = status.float()
         hunger = functional.one_hot(status[:, nh.NLE_BL_HUNGER].clamp(0, 6), 7)
         burden = functional.one_hot(status[:, nh.NLE_BL_CAP].clamp(0, 5), 6)
@@ -148,10 +197,6 @@ class Encoder(nn.Module):
         return torch.cat(parts, 1)
 
 
-CONDITIONS = 13
-STATUS_SIZE = 2 * nh.NLE_BLSTATS_SIZE + 1 + 7 + 6 + CONDITIONS + 5
-
-
 def read_message(message: Tensor) -> Tensor:
     """Which hashed trigrams of characters a message [B, 256] has [B, BUCKETS]."""
     text = message[:, :MESSAGE_LENGTH].int()
@@ -159,7 +204,8 @@ def read_message(message: Tensor) -> Tensor:
     # Knuth's multiplicative hash; the bits in the middle depend on all three characters.
     bucket = ((code.long() * 2654435761) >> 20) % BUCKETS
     bag = torch.zeros(len(message), BUCKETS, device=message.device)
-    return bag.scatter_(1, bucket, (code > 0).float())
+    # Where the padding shares a bucket with a trigram, either may be written; so nothing is unset.
+    return bag.scatter_add_(1, bucket, (code > 0).float()).clamp_(max=1)
 
 
 def point_at(there: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -173,18 +219,28 @@ def point_at(there: Tensor, row: Tensor, column: Tensor) -> Tensor:
     return torch.cat([known, known * steps.sign(), known * steps.abs().log1p()], 1)
 
 
+def find_patches() -> Tensor:
+    """Where the counts of the patch begin in which a cell lies, by its offset from the hero
+    [(2 * ROWS - 1) * (2 * COLUMNS - 1)] int32. The hero's own cell counts as due north."""
+    down, right = np.mgrid[1 - ROWS : ROWS, 1 - COLUMNS : COLUMNS]
+    units = np.array(DIRECTIONS) / np.linalg.norm(DIRECTIONS, axis=1)[:, None]
+    sector = (units[:, 0, None, None] * down + units[:, 1, None, None] * right).argmax(0)
+    distance = np.maximum(np.abs(down), np.abs(right)).clip(min=1)
+    ring = np.searchsorted(RINGS, distance, side="right") - 1
+    return torch.from_numpy((sector * SECTOR + ring * len(KINDS)).astype(np.int32).ravel())
+
+
 def classify_glyphs() -> tuple[np.ndarray, np.ndarray]:
     """For each glyph its token (uint8: map symbols one by one, monsters by letter, objects by
     class) and its kind (int32, an index into KINDS)."""
-    monsters, objects, symbols = 0, nh.MAXMCLASSES, nh.MAXMCLASSES + nh.MAXOCLASSES
+    objects, symbols = nh.MAXMCLASSES, nh.MAXMCLASSES + nh.MAXOCLASSES
     pet = symbols + nh.GLYPH_EXPLODE_OFF - nh.GLYPH_CMAP_OFF
     body, statue, other = pet + 1, pet + 2, pet + 3
     tokens = np.full(nh.MAX_GLYPH + 1, other, np.uint8)
     kinds = np.full(nh.MAX_GLYPH + 1, KINDS.index("feature"), np.int32)
-    steps = np.array(list(SYMBOL_KINDS))
-    names = list(SYMBOL_KINDS.values())
+    steps, names = list(SYMBOL_KINDS), list(SYMBOL_KINDS.values())
     for glyph in range(nh.MAX_GLYPH):
-        kind = "feature"
+        token, kind = other, "feature"
         if nh.glyph_is_pet(glyph):
             token, kind = pet, "pet"
         elif nh.glyph_is_body(glyph):
@@ -192,8 +248,7 @@ def classify_glyphs() -> tuple[np.ndarray, np.ndarray]:
         elif nh.glyph_is_statue(glyph):
             token, kind = statue, "object"
         elif nh.glyph_is_monster(glyph):
-            letter = nh.permonst(nh.glyph_to_mon(glyph)).mlet
-            token, kind = monsters + ord(letter), "monster"
+            token, kind = ord(nh.permonst(nh.glyph_to_mon(glyph)).mlet), "monster"
         elif nh.glyph_is_normal_object(glyph):
             category = ord(nh.objclass(nh.glyph_to_obj(glyph)).oc_class)
             token = objects + category
@@ -203,18 +258,10 @@ def classify_glyphs() -> tuple[np.ndarray, np.ndarray]:
             token = symbols + symbol
             if symbol <= steps[-1]:
                 kind = names[int(np.searchsorted(steps, symbol))]
-        else:
-            token = other
-            kind = "monster" if nh.glyph_is_invisible(glyph) else "feature"
+        elif nh.glyph_is_invisible(glyph):
+            kind = "monster"
         tokens[glyph], kinds[glyph] = token, KINDS.index(kind)
     return tokens, kinds
-
-
-def _bands(size: int, rings: tuple[int, ...]) -> Tensor:
-    """[size, size] int32: the band in which the second coordinate lies, seen from the first."""
-    distance = np.arange(size)[None, :] - np.arange(size)[:, None]
-    ring = np.searchsorted(rings, np.abs(distance), side="right")
-    return torch.from_numpy((np.sign(distance) * ring + len(rings)).astype(np.int32))
 
 
 def _status_scale() -> Tensor:
@@ -222,15 +269,14 @@ def _status_scale() -> Tensor:
     logarithm, bit or category."""
     scale = torch.zeros(nh.NLE_BLSTATS_SIZE)
     scale[nh.NLE_BL_X], scale[nh.NLE_BL_Y] = 1 / COLUMNS, 1 / ROWS
-    abilities = ("STR25", "DEX", "CON", "INT", "WIS", "CHA")
-    for name in abilities:
+    for name in ("STR25", "DEX", "CON", "INT", "WIS", "CHA"):
         scale[getattr(nh, f"NLE_BL_{name}")] = 1 / 25
     for name, largest in {"STR125": 125, "AC": 10, "DEPTH": 10, "HP": 50, "XP": 10}.items():
         scale[getattr(nh, f"NLE_BL_{name}")] = 1 / largest
     return scale
 
 
-def _check_space(space: spaces.Box):
+def _check_space(space: spaces.Box) -> Layout:
     layout = space.layout if isinstance(space, PackedBox) else None
     found = {leaf.name: leaf.shape for leaf in layout.leaves} if layout else {}
     if layout is None or any(found.get(name) != shape for name, shape in FIELDS.items()):

@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from pufferlib import buffers
 from pufferlib.native.core import Lanes
+from pufferlib.spaces import PackedBox, pack_space
 
 STEP, RESET, CLOSE = 1, 2, 3
 _HEADER = struct.Struct("<Q")
@@ -86,19 +87,35 @@ def read_likeness(plain: tuple) -> Likeness:
 
 
 def _describe_space(space) -> tuple:
+    if isinstance(space, PackedBox):
+        return "Packed", _describe_space(space.original)
+    if isinstance(space, spaces.Dict):
+        return "Dict", [(key, _describe_space(part)) for key, part in space.spaces.items()]
+    if isinstance(space, spaces.Tuple):
+        return "Tuple", [_describe_space(part) for part in space.spaces]
     if isinstance(space, spaces.Discrete):
         return "Discrete", int(space.n), int(space.start)
     if isinstance(space, spaces.MultiDiscrete):
-        return "MultiDiscrete", space.nvec.tolist()
+        return "MultiDiscrete", space.nvec.tolist(), space.nvec.dtype.str, space.start.tolist()
+    if isinstance(space, spaces.MultiBinary):
+        return "MultiBinary", space.shape
     return "Box", space.low.dtype.str, space.shape, space.low.tobytes(), space.high.tobytes()
 
 
 def _read_space(plain: tuple) -> spaces.Space:
     kind, *rest = plain
+    if kind == "Packed":
+        return pack_space(_read_space(rest[0]))
+    if kind == "Dict":
+        return spaces.Dict([(key, _read_space(part)) for key, part in rest[0]])
+    if kind == "Tuple":
+        return spaces.Tuple([_read_space(part) for part in rest[0]])
     if kind == "Discrete":
         return spaces.Discrete(rest[0], start=rest[1])
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(rest[0])
+        return spaces.MultiDiscrete(rest[0], dtype=np.dtype(rest[1]).type, start=rest[2])
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(rest[0])
     dtype, shape, low, high = rest
     low, high = (np.frombuffer(bound, dtype).reshape(shape) for bound in (low, high))
     return spaces.Box(low, high, shape, np.dtype(dtype).type)

@@ -359,3 +359,11 @@ def test_two_updates_of_training_and_an_evaluation(entry, away):
     short = config.override({"env.max_episode_steps": 10}, source="test")
     summary = run.evaluate(entry, short, loaded=None, episodes=2)
     assert summary["episode_length"] == {"mean": 10.0, "std": 0.0, "count": 2}
+
+
+def test_workers_tell_the_packed_space_so_that_a_policy_can_read_it(vecenv):
+    with vector.make("nethack", num_envs=2, backend="Multiprocessing", num_workers=1) as remote:
+        assert remote.single_observation_space == vecenv.single_observation_space
+        observations, _ = remote.reset(seed=5)
+        np.testing.assert_array_equal(observations, vecenv.reset(seed=5)[0])
+        make_policy(remote, hidden_size=16)
