@@ -10,9 +10,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from pufferlib import models, vector
+from pufferlib import models, ppo, vector
 from pufferlib.exceptions import ConfigError
 from pufferlib.frameworks import cleanrl
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Small networks wait for each other's threads more than they compute."""
+    monkeypatch.setattr(ppo, "usable_cores", lambda: 1)
 
 
 class Bandit(gymnasium.Env):
