@@ -17,8 +17,9 @@ from pufferlib.vector.creation import list_factories
 from pufferlib.vector.multiprocessing import Multiprocessing, best_workers
 from pufferlib.vector.native import Native
 from pufferlib.vector.serial import Serial
+from pufferlib.vector.tuning import autotune
 
-__all__ = ["Multiprocessing", "Native", "Serial", "VecEnv", "check_backend", "make"]
+__all__ = ["Multiprocessing", "Native", "Serial", "VecEnv", "autotune", "check_backend", "make"]
 
 BACKENDS = {"Multiprocessing": Multiprocessing, "Native": Native, "Serial": Serial}
 
@@ -48,8 +49,8 @@ def make(
 
     Args:
         env_creator_or_creators: a registered name ('breakout'), an environment's folder, a
-            callable that returns an environment (PufferEnv, Gymnasium or old Gym), or a list of
-            those of length `num_envs`.
+            callable that returns an environment (PufferEnv, Gymnasium, PettingZoo or old
+            Gym), or a list of those of length `num_envs`.
         env_args, env_kwargs: arguments of the creator; one set for all, or a list of `num_envs`.
         backend: 'auto', a backend's name or its class. 'auto' takes Native for a native
             environment and otherwise what is faster, Serial or Multiprocessing; `choice` of the
