@@ -11,12 +11,15 @@ import pufferlib.emulation  # noqa: F401  (the founding snippets use it after im
 from pufferlib import registry
 from pufferlib.exceptions import APIUsageError
 from pufferlib.machine import usable_cores
+from pufferlib.vector.adoption import adopt
 from pufferlib.vector.base import VecEnv, check_sizes
 from pufferlib.vector.conformance import check_backend
 from pufferlib.vector.creation import list_factories
+from pufferlib.vector.gymnasium import GymnasiumVectorEnv
 from pufferlib.vector.multiprocessing import Multiprocessing, best_workers
 from pufferlib.vector.native import Native
 from pufferlib.vector.serial import Serial
+from pufferlib.vector.stable_baselines import stable_baselines
 from pufferlib.vector.tuning import autotune
 
 __all__ = ["Multiprocessing", "Native", "Serial", "VecEnv", "autotune", "check_backend", "make"]

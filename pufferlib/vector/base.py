@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -40,12 +41,16 @@ class VecEnv:
         self.agents_per_batch = batch_size * agents_per_env
         self.single_observation_space = like.single_observation_space
         self.single_action_space = like.single_action_space
-        self.observation_space = joint_space(self.single_observation_space, self.agents_per_batch)
         self.action_space = joint_space(self.single_action_space, self.agents_per_batch)
         self.agent_ids = np.arange(self.num_agents)
         self.emulated = like.emulated
         self.default_seed: int | None = None
         self.expected = RESET
+
+    @cached_property
+    def observation_space(self):
+        """The joint space of one batch; made when asked for, its bounds take as much as a batch."""
+        return joint_space(self.single_observation_space, self.agents_per_batch)
 
     def async_reset(self, seed: int | Sequence[int] | None = None) -> None:
         """Begin every episode anew; environment k gets `env_seed(seed, k)` or its own of a list."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import select
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -154,14 +156,14 @@ def check_python(python: str | os.PathLike) -> str:
 def pack_factories(factories, first_env: int) -> bytes:
     """The factories of one worker as bytes; raises APIUsageError for one that cannot travel."""
     try:
-        return cloudpickle.dumps(factories)
+        return _pack(factories)
     except Exception:
         pass
     for k, factory in enumerate(factories, first_env):
         parts = {"creator": factory.creator, "env_args": factory.args, "env_kwargs": factory.kwargs}
         for name, part in parts.items():
             try:
-                cloudpickle.dumps(part)
+                _pack(part)
             except Exception as error:
                 raise APIUsageError(
                     f"the {name} of environment {k} cannot be sent to a worker process "
@@ -169,6 +171,28 @@ def pack_factories(factories, first_env: int) -> bytes:
                     "use backend='Serial'"
                 ) from error
     raise AssertionError("factories cannot be pickled, though each of their parts can")
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle that lets code keep the name of its file, for tracebacks that show lines."""
+
+    NAMELESS = "<dynamic-code>"
+
+    def reducer_override(self, obj):
+        if isinstance(obj, CodeType) and obj.co_filename != self.NAMELESS:
+            return name_code, (obj.replace(co_filename=self.NAMELESS), obj.co_filename)
+        return super().reducer_override(obj)
+
+
+def name_code(code: CodeType, filename: str) -> CodeType:
+    """`code` as if it came from the file; called where a pickle is read."""
+    return code.replace(co_filename=filename)
+
+
+def _pack(thing: Any) -> bytes:
+    with io.BytesIO() as file:
+        _Pickler(file).dump(thing)
+        return file.getvalue()
 
 
 def _envs_folder() -> str | None:

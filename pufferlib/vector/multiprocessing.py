@@ -84,14 +84,14 @@ class Multiprocessing(VecEnv):
             self._start(num_envs, batch_size)
         except BaseException:
             self._release()
+            self._forget()
             raise
         self._lay_out(zero_copy, sync_traj)
 
     # ------------------------------------------------------------ the contract
 
     def async_reset(self, seed=None):
-        if self.expected == CLOSED:
-            self._advance("async_reset", RECV)
+        self._check_open("async_reset")
         seeds = self._seeds(seed)
         self.wait()
         for group in (*self._pending, *self._ready):
@@ -99,6 +99,7 @@ class Multiprocessing(VecEnv):
         self._told.clear()
         self._pending.clear()
         self._ready.clear()
+        self._marked.clear()
         self._seen[:] = False
         self._block.seeds[:] = seeds
         self._order(range(self._num_groups), RESET)
@@ -109,6 +110,8 @@ class Multiprocessing(VecEnv):
             self._advance(SEND, RECV)
         actions = self._check_actions(actions)
         self.expected = RECV
+        if self._marked:
+            self._unmark()
         first = 0
         for group in self._current:
             rows = self._action_rows[group]
@@ -140,6 +143,7 @@ class Multiprocessing(VecEnv):
     def final_observations(self):
         if self._gathered is not None:
             return self._gathered.final_observations
+        self._check_open("final_observations")
         return self._block.rows.final_observations[self._group_rows(self._current[0])]
 
     def wait(self):
@@ -152,6 +156,7 @@ class Multiprocessing(VecEnv):
             raise APIUsageError(
                 "with zero_copy=False the next batches are not known; use zero_copy=True"
             )
+        self._check_open("batches")
         self.wait()
         batches = []
         for group in range(self._num_groups):
@@ -165,6 +170,7 @@ class Multiprocessing(VecEnv):
 
     def notify(self):
         """Let every environment's `notify` be called before its next step."""
+        self._check_open("notify")
         self._block.lanes.notify()
 
     @property
@@ -186,6 +192,10 @@ class Multiprocessing(VecEnv):
         reports = self._shut(CLOSE_S) if self._release.alive else []
         if reports:
             raise _explain(*reports[0])
+
+    def _check_open(self, call: str) -> None:
+        if self.expected == CLOSED:
+            self._advance(call, RECV)
 
     # ------------------------------------------------------------ setting up
 
@@ -263,6 +273,7 @@ class Multiprocessing(VecEnv):
         self._order_kind = [RESET] * self._num_groups
         self._told: dict[int, list[dict]] = {}  # Worker → infos that nobody has received.
         self._records: list[dict] = []
+        self._marked: list[int] = []  # Workers whose flags tell of a replacement.
         rows = self._block.rows
         self._views = [self._view(rows, self._group_rows(g)) for g in range(self._num_groups)]
         self._action_rows = [rows.actions[self._group_rows(g)] for g in range(self._num_groups)]
@@ -412,6 +423,14 @@ class Multiprocessing(VecEnv):
         rows.terminals[part] = False
         rows.truncations[part] = self._seen[part]
         rows.final_observations[part] = self._seen_observations[part]
+        self._marked.append(worker)
+
+    def _unmark(self) -> None:
+        """Clear the flags of replaced workers that are about to step; environments may not."""
+        current = [w for w in self._marked if w // self._size in self._current]
+        for worker in current:
+            self._block.rows.truncations[self._plan.rows(worker)] = False
+            self._marked.remove(worker)
 
     def _name(self, child: Child) -> str:
         envs = self._plan.envs(child.index)
@@ -449,7 +468,14 @@ class Multiprocessing(VecEnv):
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.0, deadline - time.monotonic()) if child in idle else 0)
         self._release()
+        self._forget()
         return reports
+
+    def _forget(self) -> None:
+        """Let go of the shared memory; it lives on only in views that somebody keeps."""
+        self._pending = []
+        for name in ("_block", "_views", "_action_rows"):
+            self.__dict__.pop(name, None)
 
     def _settle(self, child: Child, deadline: float) -> tuple:
         """Wait until the worker is idle → its unread message, ('idle',) or () if it is lost."""
