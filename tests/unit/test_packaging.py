@@ -87,6 +87,14 @@ def test_the_wheel_claims_no_name_but_its_own(built):
 
 
 @pytest.mark.slow
+def test_the_wheel_carries_every_module(root, built):
+    names = set(zipfile.ZipFile(built["wheel"]).namelist())
+    modules = {str(p.relative_to(root)) for p in (root / "pufferlib").rglob("*.py")}
+    modules |= {f"pufferlib/{p.relative_to(root)}" for p in (root / "envs").rglob("*.py")}
+    assert modules - names == set()
+
+
+@pytest.mark.slow
 def test_the_wheel_carries_the_sources_that_are_compiled_on_demand(built):
     names = set(zipfile.ZipFile(built["wheel"]).namelist())
     assert {f"pufferlib/native/{name}" for name in ("library.c", "library.h", "puffer.h")} <= names
