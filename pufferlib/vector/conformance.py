@@ -259,9 +259,8 @@ class _Check:
         if not np.array_equal(batch[6][rows], env.masks):
             self.fail(f"masks of {when} differ from those of the environment alone")
         for name, array in zip(FIELDS, batch, strict=False):
-            if not np.array_equal(
-                array[rows], getattr(env, name), equal_nan=array.dtype.kind == "f"
-            ):
+            alone = getattr(env, name)
+            if not np.array_equal(array[rows], alone, equal_nan=array.dtype.kind == "f"):
                 self.fail(
                     f"{name} of {when} are {array[rows].tolist()!s:.80}, and "
                     f"{getattr(env, name).tolist()!s:.80} where the environment is alone"
@@ -308,7 +307,7 @@ class _Check:
 
     def chance(self, batch_size: int) -> None:
         """Without a seed resets are random; a vector may be closed at any time."""
-        starts = []
+        starts: list[np.ndarray] = []
         for _ in range(2):
             vecenv = self.make(batch_size)
             # Where an episode begins in one of few ways, two in a row may well be alike.
@@ -318,7 +317,7 @@ class _Check:
         random = self.worlds([1, 2])
         if np.array_equal(random[0].env.observations, random[1].env.observations):
             return
-        if np.array_equal(*starts) or (starts[0] == starts[0][:1]).all():
+        if np.array_equal(starts[0], starts[1]) or (starts[0] == starts[0][:1]).all():
             self.fail("two resets without a seed begin alike")
 
     def episodes(self, vecenv: VecEnv) -> None:
