@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from gymnasium import spaces
 
 from pufferlib import buffers as _buffers
 from pufferlib.env import PufferEnv, joint_space
@@ -42,6 +43,8 @@ class VecEnv:
         self.single_observation_space = like.single_observation_space
         self.single_action_space = like.single_action_space
         self.action_space = joint_space(self.single_action_space, self.agents_per_batch)
+        self._action_shape: tuple[int, ...] = self.action_space.shape or ()
+        self._action_kinds = "fiu" if isinstance(self.action_space, spaces.Box) else "iu"
         self.agent_ids = np.arange(self.num_agents)
         self.emulated = like.emulated
         self.default_seed: int | None = None
@@ -127,12 +130,11 @@ class VecEnv:
     def _check_actions(self, actions) -> np.ndarray:
         """`actions` as an array, if it has the shape and the kind of the joint action space."""
         actions = np.asarray(actions)
-        space = self.action_space
-        kinds = "fiu" if space.dtype.kind == "f" else "iu"
-        if actions.shape != space.shape or actions.dtype.kind not in kinds:
+        if actions.shape != self._action_shape or actions.dtype.kind not in self._action_kinds:
             raise APIUsageError(
                 f"actions are {actions.dtype} of shape {list(actions.shape)}; expected "
-                f"{space.dtype} of shape {list(space.shape)}, one row an agent of the batch"
+                f"{self.action_space.dtype} of shape {list(self._action_shape)}, one row an agent "
+                "of the batch"
             )
         return actions
 

@@ -32,7 +32,7 @@ ONE_THREAD = (
     "VECLIB_MAXIMUM_THREADS",
 )
 NEEDS = ("numpy", "gymnasium", "cloudpickle")
-HINTS = {
+HINTS: dict[int, str] = {
     signal.SIGKILL: "; the machine or its container may have run out of memory",
     signal.SIGSEGV: "; native code of an environment crashed, where is on stderr",
     signal.SIGABRT: "; native code of an environment gave up, where is on stderr",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pufferlib import buffers
+from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError, WorkerError
 from pufferlib.machine import usable_cores
 from pufferlib.seeding import env_seed
@@ -24,6 +25,7 @@ from pufferlib.vector.child import WATCH_S, Child, check_python, pack_factories
 SPIN_US = 50.0
 CLOSE_S = 10.0  # How long environments may take to close, and
 FAREWELL_S = 1.0  # how long after an error.
+_NOTHING = np.zeros(0)
 START_FACTOR = 10  # A constructor may take this many times as long as a step.
 
 
@@ -49,6 +51,18 @@ class Multiprocessing(VecEnv):
     Raises `WorkerError` for a worker whose environment raised, that died, or that froze.
     """
 
+    _block: Block
+    _views: list[tuple]
+    _action_rows: list[np.ndarray]
+    _pending: list[int]  # Groups that were given an order, oldest first,
+    _ready: list[int]  # that have answered, but are too few for a batch,
+    _current: list[int]  # and that were received last.
+    _told: dict[int, list[dict]]  # Worker → infos that nobody has received.
+    _records: list[dict]
+    _marked: list[int]  # Workers whose flags tell of a replacement.
+    _gathered: buffers.Buffers | None  # The batch, where groups are copied together.
+    _driver_env: PufferEnv | None = None
+
     def __init__(
         self,
         factories,
@@ -72,7 +86,6 @@ class Multiprocessing(VecEnv):
             )
         self.num_workers, self.timeout, self.restart_workers = num_workers, timeout, restart_workers
         self.factories = factories
-        self._driver_env = None
         self._python = None if python is None else check_python(python)
         self._plan = Plan(num_envs, num_workers, 0, SPIN_US, num_workers >= cores)
         shares = [self._plan.envs(w) for w in range(num_workers)]
@@ -174,7 +187,7 @@ class Multiprocessing(VecEnv):
         self._block.lanes.notify()
 
     @property
-    def driver_env(self):
+    def driver_env(self) -> PufferEnv:  # type: ignore[override]
         """One more environment, in this process; made when first asked for."""
         if self._driver_env is None:
             self._driver_env = self.factories[0]()
@@ -265,15 +278,11 @@ class Multiprocessing(VecEnv):
         self._groups_per_batch = size if copies else 1
         self._num_groups = self.num_workers // self._size
         self._sync_traj = sync_traj
-        self._pending: list[int] = []  # Groups that were given an order, oldest first,
-        self._ready: list[int] = []  # that have answered, but are too few for a batch,
-        self._current: list[int] = []  # and that were received last.
+        self._pending, self._ready, self._current = [], [], []
         self._ordered_at = [0.0] * self._num_groups
         self._watched_at = 0.0
         self._order_kind = [RESET] * self._num_groups
-        self._told: dict[int, list[dict]] = {}  # Worker → infos that nobody has received.
-        self._records: list[dict] = []
-        self._marked: list[int] = []  # Workers whose flags tell of a replacement.
+        self._told, self._records, self._marked = {}, [], []
         rows = self._block.rows
         self._views = [self._view(rows, self._group_rows(g)) for g in range(self._num_groups)]
         self._action_rows = [rows.actions[self._group_rows(g)] for g in range(self._num_groups)]
@@ -283,7 +292,7 @@ class Multiprocessing(VecEnv):
                 self.agents_per_batch, self.single_observation_space, self.single_action_space
             )
         self._seen = np.zeros(self.num_agents, np.bool_)  # Rows with a running episode.
-        self._seen_observations = rows.observations.copy() if self.restart_workers else None
+        self._seen_observations = rows.observations.copy() if self.restart_workers else _NOTHING
 
     def _group_rows(self, group: int) -> slice:
         rows = self._size * self._plan.agents_per_worker

@@ -116,13 +116,11 @@ class Worker:
         """The message that follows an answer: infos and episodes, if there are any."""
         assert self.serial is not None
         records = []
-        if infos or (self.tells_episodes and self._ended()):
+        rows = self.serial.buf
+        ended = self.tells_episodes and (rows.terminals.any() or rows.truncations.any())
+        if infos or ended:
             records = self.serial.episodes()
         return _pack(("told", infos, records)) if infos or records else None
-
-    def _ended(self) -> bool:
-        rows = self.serial.buf
-        return bool(rows.terminals.any() or rows.truncations.any())
 
     def _explain(self, error: BaseException, call: str) -> tuple:
         """An error as plain values, whatever its class can or cannot do."""
