@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import pufferlib.emulation  # noqa: F401  (the founding snippets use it after importing this)
 from pufferlib import registry
@@ -19,10 +20,21 @@ from pufferlib.vector.gymnasium import GymnasiumVectorEnv
 from pufferlib.vector.multiprocessing import Multiprocessing, best_workers
 from pufferlib.vector.native import Native
 from pufferlib.vector.serial import Serial
-from pufferlib.vector.stable_baselines import stable_baselines
+from pufferlib.vector.stable_baselines import to_stable_baselines
 from pufferlib.vector.tuning import autotune
 
-__all__ = ["Multiprocessing", "Native", "Serial", "VecEnv", "autotune", "check_backend", "make"]
+__all__ = [
+    "GymnasiumVectorEnv",
+    "Multiprocessing",
+    "Native",
+    "Serial",
+    "VecEnv",
+    "adopt",
+    "autotune",
+    "check_backend",
+    "make",
+    "to_stable_baselines",
+]
 
 BACKENDS = {"Multiprocessing": Multiprocessing, "Native": Native, "Serial": Serial}
 
@@ -68,13 +80,13 @@ def make(
     """
     backend = _find_backend(backend)
     single = not isinstance(env_creator_or_creators, list | tuple)
-    sizes = {"num_workers": num_workers, "batch_size": batch_size}
+    sizes: dict[str, Any] = {"num_workers": num_workers, "batch_size": batch_size}
     if single and backend in ("auto", Native) and python is None:
         entry = _find_native(env_creator_or_creators)
         plain = env_args is None and (env_kwargs is None or isinstance(env_kwargs, Mapping))
         if entry is not None and plain:
-            vecenv = Native(entry.library, dict(env_kwargs or {}), num_envs, **sizes)
-            return _finish(vecenv, seed, f"Native: {entry.name} is compiled")
+            native = Native(entry.library, dict(env_kwargs or {}), num_envs, **sizes)
+            return _finish(native, seed, f"Native: {entry.name} is compiled")
     if backend is Native:
         raise APIUsageError(
             "backend Native runs one native environment with one set of parameters; for "

@@ -219,7 +219,7 @@ class _Likeness(PufferEnv):
 
     def render(self):
         """One frame of the first environment."""
-        frames = self._vector_env.render()
+        frames: Any = self._vector_env.render()
         return frames[0] if frames else None
 
 

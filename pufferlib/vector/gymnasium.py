@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -50,7 +50,8 @@ class GymnasiumVectorEnv(VectorEnv):
         self.single_observation_space: spaces.Space = vecenv.single_observation_space
         self.single_action_space: spaces.Space = vecenv.single_action_space
         self._names: Sequence = range(vecenv.agents_per_env)
-        self.unpack = self.to_rows = np.asarray
+        self.unpack: Callable[[np.ndarray], Any] = np.asarray
+        self.to_rows: Callable[[Any], np.ndarray] = np.asarray
         counted = False
         if vecenv.emulated:
             driver: Any = vecenv.driver_env
@@ -199,6 +200,7 @@ class BatchedActions:
         actions = ActionLayout(space)
         self.space, self.count = actions.space, count
         self._layout = actions.layout
+        self._shape: tuple[int, ...] = actions.space.shape or ()
         self._members = []
         for leaf in self._layout.leaves:
             member: Any = space
@@ -227,7 +229,7 @@ class BatchedActions:
                 value = value - np.array(leaf.start, leaf.dtype)
             parts.append(value)
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
-        return rows.reshape(self.count, *self.space.shape)
+        return rows.reshape(self.count, *self._shape)
 
     def from_rows(self, rows: np.ndarray) -> Any:
         """Actions of the joint space from rows [count, *D]; Boxes are clipped into their bounds."""

@@ -12,7 +12,7 @@ from pufferlib.vector.base import VecEnv
 from pufferlib.vector.gymnasium import GymnasiumVectorEnv
 
 
-def stable_baselines(vecenv: VecEnv):
+def to_stable_baselines(vecenv: VecEnv):
     """The view of `vecenv` that Stable-Baselines3's algorithms take for `env`.
 
     Each agent row is one of its environments. Infos have `terminal_observation`,
@@ -36,14 +36,12 @@ def _class() -> type:
     from stable_baselines3.common.vec_env import VecEnv as Base
 
     class StableBaselinesVecEnv(Base):
-        """See `stable_baselines`."""
+        """See `to_stable_baselines`."""
 
         def __init__(self, view: GymnasiumVectorEnv):
             self.view = view
             self._root: int | None = None
-            super().__init__(
-                view.num_envs, view.single_observation_space, view.single_action_space
-            )
+            super().__init__(view.num_envs, view.single_observation_space, view.single_action_space)
 
         def seed(self, seed: int | None = None) -> list[int | None]:
             """What the next reset makes the seeds of all environments from."""
