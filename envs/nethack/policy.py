@@ -39,6 +39,7 @@ KINDS = (
 )  # fmt: skip
 STAIRS_DOWN, OUTSIDE = KINDS.index("stairs down"), KINDS.index("outside")
 SECTOR = len(RINGS) * len(KINDS)
+HERO = len(DIRECTIONS) * SECTOR  # Where the patch of the hero's own cell begins, of no sector.
 
 # Map symbols of NetHack 3.6 by their number in `defsym.h`, up to and including the given one.
 SYMBOL_KINDS = {
@@ -174,9 +175,9 @@ class Encoder(nn.Module):
         corner = (ROWS - 1 - row) * (2 * COLUMNS - 1) + COLUMNS - 1 - column
         cells = (corner[:, None] + self.cells).view(-1)
         index = (self.patches.index_select(0, cells).view(kinds.shape) + kinds).long()
-        counts = torch.zeros(len(kinds), len(DIRECTIONS) * SECTOR, device=kinds.device)
+        counts = torch.zeros(len(kinds), HERO + len(KINDS), device=kinds.device)
         one = torch.ones((), device=kinds.device).expand(index.shape)
-        return counts.scatter_add_(1, index, one).log1p_().view(len(kinds), -1, SECTOR)
+        return counts.scatter_add_(1, index, one)[:, :HERO].log1p().view(len(kinds), -1, SECTOR)
 
     def read_status(self, status: Tensor) -> Tensor:
         """The status line, each number within a few units [B, STATUS_SIZE]."""
@@ -221,13 +222,14 @@ def point_at(there: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 def find_patches() -> Tensor:
     """Where the counts of the patch begin in which a cell lies, by its offset from the hero
-    [(2 * ROWS - 1) * (2 * COLUMNS - 1)] int32. The hero's own cell counts as due north."""
+    [(2 * ROWS - 1) * (2 * COLUMNS - 1)] int32."""
     down, right = np.mgrid[1 - ROWS : ROWS, 1 - COLUMNS : COLUMNS]
     units = np.array(DIRECTIONS) / np.linalg.norm(DIRECTIONS, axis=1)[:, None]
     sector = (units[:, 0, None, None] * down + units[:, 1, None, None] * right).argmax(0)
-    distance = np.maximum(np.abs(down), np.abs(right)).clip(min=1)
+    distance = np.maximum(np.abs(down), np.abs(right))
     ring = np.searchsorted(RINGS, distance, side="right") - 1
-    return torch.from_numpy((sector * SECTOR + ring * len(KINDS)).astype(np.int32).ravel())
+    patch = np.where(distance == 0, HERO, sector * SECTOR + ring * len(KINDS))
+    return torch.from_numpy(patch.astype(np.int32).ravel())
 
 
 def classify_glyphs() -> tuple[np.ndarray, np.ndarray]:

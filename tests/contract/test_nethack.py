@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from pufferlib import registry, vector
@@ -235,6 +236,21 @@ def test_render_shows_the_terminal_or_tiles_and_the_same_observation(entry, env)
             seen.close()
 
 
+@pytest.mark.slow
+def test_memory_and_descriptors_stay_over_two_thousand_games(env):
+    process = psutil.Process()
+    seen = []
+    for game in range(2001):
+        env.reset(seed=game)
+        for action in range(5):
+            env.step(action)
+        if game % 500 == 0:
+            seen.append((process.memory_info().rss, process.num_fds()))
+    # nle itself keeps about 1.5 MB in a thousand games; a leak of a level would be ten times that.
+    assert seen[-1][0] - seen[1][0] < 8 * 2**20
+    assert seen[-1][1] == seen[1][1]
+
+
 @pytest.mark.parametrize(
     "parameters, message",
     [
@@ -319,6 +335,20 @@ def test_stairs_down_are_pointed_at_from_the_hero():
     assert nothing.tolist() == [0] * 5
 
 
+def test_patches_lie_in_the_direction_and_at_the_distance_of_their_cells():
+    policy = pytest.importorskip("pufferlib.envs.nethack.policy")
+    patches = policy.find_patches().view(2 * policy.ROWS - 1, 2 * policy.COLUMNS - 1)
+
+    def find(down, right):
+        patch = int(patches[down + policy.ROWS - 1, right + policy.COLUMNS - 1])
+        ring = patch % policy.SECTOR // len(policy.KINDS)
+        return policy.DIRECTIONS[patch // policy.SECTOR], policy.RINGS[ring]
+
+    assert [find(-1, 0), find(1, 1), find(-3, 0)] == [((-1, 0), 1), ((1, 1), 1), ((-1, 0), 3)]
+    assert [find(0, -12), find(5, 60), find(9, -7)] == [((0, -1), 12), ((0, 1), 25), ((1, -1), 6)]
+    assert int(patches[policy.ROWS - 1, policy.COLUMNS - 1]) == policy.HERO
+
+
 def test_glyphs_are_told_apart_as_the_map_shows_them():
     policy = pytest.importorskip("pufferlib.envs.nethack.policy")
     tokens, kinds = policy.classify_glyphs()
@@ -367,3 +397,18 @@ def test_workers_tell_the_packed_space_so_that_a_policy_can_read_it(vecenv):
         observations, _ = remote.reset(seed=5)
         np.testing.assert_array_equal(observations, vecenv.reset(seed=5)[0])
         make_policy(remote, hidden_size=16)
+
+
+@pytest.mark.slow
+def test_the_shipped_settings_earn_two_and_a_half_times_what_chance_does(entry, away):
+    from pufferlib import checkpoint, run
+
+    config = load_config(
+        "nethack", env_config_path=entry.config_path, overrides={"run.dir": str(away / "run")}
+    )
+    assert config.train.total_timesteps == 1_000_000
+    result = run.train(entry, config)
+    loaded = checkpoint.load(result["checkpoint"], env_name="nethack")
+    trained = run.evaluate(entry, config, loaded=loaded, episodes=100)["episode_return"]["mean"]
+    chance = run.evaluate(entry, config, loaded=None, episodes=100)["episode_return"]["mean"]
+    assert trained >= 2.5 * chance
