@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import time
 from functools import partial
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -42,6 +46,179 @@ def test_serial_keeps_the_contract_with_a_native_environment():
 def test_native_keeps_the_contract(num_workers):
     make = partial(vector.make, backend=Native, num_workers=num_workers)
     check_backend(make, creator="squared")
+
+
+def multiprocessing(num_workers, **options):
+    options |= {"num_workers": num_workers, "overwork": True}
+    return partial(vector.make, backend="Multiprocessing", **options)
+
+
+MODES = {
+    "one worker": (1, {}, (4,)),
+    "all workers": (2, {}, (4,)),
+    "first ready": (2, {}, (2,)),
+    "in order": (2, {"sync_traj": True}, (2,)),
+    "first ready copied": (4, {"zero_copy": False}, (2,)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_multiprocessing_keeps_the_contract(mode):
+    num_workers, options, batch_sizes = MODES[mode]
+    check_backend(multiprocessing(num_workers, **options), batch_sizes=batch_sizes, steps=20)
+
+
+@pytest.mark.parametrize("creator", ["squared", make_cartpole], ids=["native", "emulated"])
+def test_multiprocessing_keeps_the_contract_with(creator):
+    check_backend(multiprocessing(2), creator=creator, batch_sizes=(4,), steps=20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+@pytest.mark.parametrize("options", [{}, {"sync_traj": True}, {"zero_copy": False}], ids=str)
+def test_multiprocessing_equals_serial_in_every_mode(num_workers, options):
+    sizes = [size for size in (4, 2, 1) if size >= 4 // num_workers]
+    check_backend(multiprocessing(num_workers, **options), batch_sizes=tuple(sizes))
+
+
+class Slow(Probe):
+    """Environment `index` waits for a file before each step, if it is the slow one."""
+
+    def __init__(self, index, gate, buf=None):
+        super().__init__(buf)
+        self.gate = gate if index == 0 else None
+
+    def step(self, actions):
+        while self.gate and not self.gate.exists():
+            time.sleep(0.001)
+        return super().step(actions)
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """Makes three environments on three workers; the first steps only once a file exists."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    gate = tmp_path / "open"
+
+    def make(**options):
+        args = [(index, gate) for index in range(3)]
+        return vector.make(
+            Slow, env_args=args, num_envs=3, num_workers=3, batch_size=1, overwork=True, seed=1,
+            backend="Multiprocessing", **options,
+        )  # fmt: skip
+
+    yield make, gate
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def receive(vecenv, count):
+    """The environments of the next batches, each stepped again."""
+    envs = []
+    for _ in range(count):
+        envs.append(int(vecenv.recv()[5][0]) // 2)
+        vecenv.send(np.zeros((2, 2), np.int32))
+    return envs
+
+
+def test_first_ready_does_not_wait_for_the_slow_one(slow):
+    make, gate = slow
+    with make() as vecenv:
+        vecenv.async_reset()
+        vecenv.wait()
+        assert receive(vecenv, 3) == [0, 1, 2]
+        seen = receive(vecenv, 20)
+        while set(seen) != {1, 2}:
+            assert 0 not in seen
+            seen += receive(vecenv, 1)
+        gate.touch()
+        while 0 not in receive(vecenv, 1):
+            pass
+
+
+def test_sync_traj_takes_turns_whoever_is_ready(slow):
+    make, gate = slow
+    gate.touch()
+    with make(sync_traj=True) as vecenv:
+        vecenv.async_reset()
+        assert receive(vecenv, 12) == [0, 1, 2] * 4
+
+
+def test_notify_reaches_every_environment(tmp_path):
+    def creator(folder, buf=None):
+        env = Probe(buf)
+        env.notify = lambda: (folder / str(id(env))).touch()
+        return env
+
+    for backend in ("Serial", "Multiprocessing"):
+        folder = tmp_path / backend
+        folder.mkdir()
+        with vector.make(creator, (folder,), num_envs=2, num_workers=1, backend=backend) as vecenv:
+            vecenv.reset(1)
+            vecenv.notify()
+            vecenv.step(np.zeros((4, 2), np.int32))
+            vecenv.step(np.zeros((4, 2), np.int32))
+            assert len(list(folder.iterdir())) == 2
+
+
+def test_a_driver_of_multiprocessing_is_made_when_asked_for():
+    with vector.make(make_cartpole, num_envs=1, backend="Multiprocessing") as vecenv:
+        assert vecenv.driver_env is vecenv.driver_env
+        assert vecenv.driver_env.single_action_space == vecenv.single_action_space
+        assert vecenv.emulated
+
+
+# ---------------------------------------------------------------- the choice of a backend
+
+
+class Costly(gymnasium.Env):
+    """A step takes what the clock of the test says."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    "step_us, cores, options, choice",
+    [
+        (9, 2, {}, "Serial: a step takes 9 µs, those of 4 environments 36 µs in this process"),
+        (500, 2, {}, "Multiprocessing: a step takes 500 µs, .* about 1.04e.03 µs on 2 workers"),
+        (500, 1, {}, "Serial: there is one core"),
+        (500, 2, {"num_envs": 1}, "Serial: there is one environment"),
+        (500, 2, {"num_envs": 5}, "Serial: batches of 5 of 5 do not suit 2 cores"),
+        (500, 2, {"num_workers": 1}, "Serial: one worker would only add the way to it"),
+        (1, 2, {"num_workers": 2}, "Multiprocessing: num_workers = 2 was asked for"),
+        (1, 2, {"backend": "Serial"}, "Serial: it was asked for"),
+    ],
+)
+def test_auto_takes_the_faster_backend_and_says_why(step_us, cores, options, choice, monkeypatch):
+    monkeypatch.setattr(vector, "usable_cores", lambda: cores)
+    monkeypatch.setattr(vector, "_time_step", lambda factory: step_us)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with vector.make(Costly, **{"num_envs": 4} | options) as vecenv:
+        assert re.match(choice, vecenv.choice)
+        assert vecenv.choice.startswith(type(vecenv).__name__)
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_the_time_of_a_step_is_measured():
+    def creator(buf=None):
+        env = Probe(buf)
+        step = env.step
+        env.step = lambda actions: (time.sleep(0.002), step(actions))[1]
+        return env
+
+    assert vector._time_step(list_factories(creator, None, None, 1)[0]) > 2000
+
+
+def test_auto_takes_native_for_a_compiled_environment():
+    with vector.make("squared", num_envs=2) as vecenv:
+        assert vecenv.choice == "Native: squared is compiled"
 
 
 class Sloppy(Serial):
