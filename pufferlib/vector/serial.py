@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pufferlib.exceptions import APIUsageError
+from pufferlib.exceptions import APIUsageError, PufferError
 from pufferlib.vector.base import CLOSED, RECV, SEND, VecEnv, allocate_rows, check_sizes
 
 
@@ -80,7 +80,10 @@ class Serial(VecEnv):
         actions = self._check_actions(actions)
         self.expected = RECV
         self.buf.actions[self._slices[self._current]] = actions
-        self.advance()
+        try:
+            self.advance()
+        except PufferError as error:
+            raise type(error)(f"environment {self.current_env}: {error}") from error
 
     def advance(self) -> list[dict]:
         """Step the batch that is due with the actions in its rows → infos."""

@@ -1,5 +1,6 @@
 """The trainer on environments whose answers can be worked out by hand."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -212,6 +213,39 @@ def test_a_value_that_is_not_finite_is_named_and_spoils_nothing(field, value, st
     with pytest.raises(NonFiniteError, match=rf"{name} .* at step {row % 16} .* environment 5"):
         trainer.advance()
     assert torch.equal(weights(trainer), before) and torch.isfinite(before).all()
+
+
+def test_an_emulated_environment_with_a_bad_reward_is_named_with_its_step():
+    class Poisoned(gymnasium.Env):
+        observation_space = spaces.Box(-1, 1, (1,), np.float32)
+        action_space = spaces.Discrete(2)
+        steps = 0
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            return (
+                np.zeros(1, np.float32),
+                float("nan") if self.steps == 7 else 0.0,
+                False,
+                False,
+                {},
+            )
+
+    made = []
+
+    def creator():
+        made.append(Poisoned())
+        made[-1].steps = 0 if len(made) == 3 else -1000
+        return made[-1]
+
+    trainer = make_trainer(creator)
+    before = weights(trainer)
+    with pytest.raises(NonFiniteError, match=r"environment 2: Poisoned: reward is nan at step 7"):
+        trainer.advance()
+    assert torch.equal(weights(trainer), before)
 
 
 def test_a_loss_that_is_not_finite_takes_no_step():
