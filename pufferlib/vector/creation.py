@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from itertools import cycle, islice
 from pathlib import Path
 
 from pufferlib import registry
@@ -16,10 +17,11 @@ def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Callab
     """One `factory(buf=None) -> PufferEnv` for each environment.
 
     `creators` is a name, a folder, a callable, or a list of those of length `num_envs`; `env_args`
-    and `env_kwargs` one value for all or a list of length `num_envs`.
+    and `env_kwargs` one value for all or a list of length `num_envs`. A list that ends in `...`
+    goes on with what stands before it, again and again.
     """
     if isinstance(creators, list | tuple):
-        _check_length("creators", creators, num_envs)
+        creators = _write_out("creators", creators, num_envs)
     else:
         creators = [creators] * num_envs
     args = _one_each("env_args", env_args, num_envs, (), list)
@@ -78,10 +80,16 @@ def _one_each(name, value, num_envs, empty, single_type) -> list:
         many = not isinstance(value, Mapping)
     if not many:
         return [value] * num_envs
-    _check_length(name, value, num_envs)
-    return list(value)
+    return _write_out(name, value, num_envs)
 
 
-def _check_length(name: str, values, num_envs: int) -> None:
+def _write_out(name: str, values, num_envs: int) -> list:
+    """`values` as a list with an entry for each environment."""
+    if len(values) > 1 and values[-1] is ...:
+        return list(islice(cycle(values[:-1]), num_envs))
     if len(values) != num_envs:
-        raise APIUsageError(f"{name} has {len(values)} entries for num_envs = {num_envs}")
+        raise APIUsageError(
+            f"{name} has {len(values)} entries for num_envs = {num_envs}; a list that ends in ... "
+            "is repeated"
+        )
+    return list(values)
