@@ -1,7 +1,8 @@
-"""Environment steps per second of vector backends, in pairs with other libraries.
+"""Environment steps per second of vector backends, in turns with other libraries.
 
-The environment spins for a fixed CPU time and returns a new observation. Every number comes from
-a process of its own; the members of a pair take turns, and what counts is the ratio of medians.
+The environment spins for a fixed CPU time and returns a new observation. Each backend lives in a
+process of its own; all take turns, a short window each, and what counts is the ratio of medians.
+A window in which other processes took more than `--foreign` of the processor is thrown away.
 
     python benchmarks/bench_vector.py --peer async=PYTHON --peer puffer3=PYTHON
 
@@ -12,13 +13,16 @@ PYTHON is an interpreter that has the library: Gymnasium for `async` (AsyncVecto
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -109,66 +113,128 @@ OPENERS = {
 }
 
 
-def measure(args) -> float:
-    """Environment steps per second."""
-
-    def creator():
-        return make_env(args.cost, args.bytes)
-
-    step, rows, dtype = OPENERS[args.backend](creator, args)
+def serve(args) -> None:
+    """Measure one window for each line on stdin; print steps per second and CPU seconds."""
+    step, rows, dtype = OPENERS[args.backend](lambda: make_env(args.cost, args.bytes), args)
     actions = [row[:rows].astype(dtype) for row in ACTIONS]
-    calls, deadline = 0, time.perf_counter() + args.seconds / 4
-    while time.perf_counter() < deadline:
-        step(actions[0])
-    start = time.perf_counter()
-    while (now := time.perf_counter()) < start + args.seconds:
-        for i in range(8):
-            step(actions[i])
-        calls += 8
-    return calls * rows / (now - start)
+    for i in range(64):
+        step(actions[i])
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        calls, cpu, start = 0, own_cpu(), time.perf_counter()
+        while (now := time.perf_counter()) < start + args.window:
+            for i in range(4):
+                step(actions[i])
+            calls += 4
+        print(calls * rows / (now - start), own_cpu() - cpu, flush=True)
 
 
-def run(backend: str, python: str, args) -> float:
-    """`measure` in a process of its own."""
-    command = [python, __file__, "--measure", backend, "--seconds", str(args.seconds)]
-    for name in ("envs", "workers", "batch", "cost", "bytes"):
-        command += [f"--{name}", str(getattr(args, name))]
-    # A process that spins without end does not end by itself either.
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=60 + 4 * args.seconds,
-        start_new_session=True,  # The kernel shares cores out by session: equal shares for all.
+def own_cpu() -> float:
+    """CPU seconds that this process and its children have used."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if os.getpid() in (int(folder.name), parent):
+                total += int((folder / "schedstat").read_text().split()[0])
+        except OSError:
+            continue
+    return total * 1e-9
+
+
+def busy_cpu() -> float:
+    """CPU seconds that all processes of the machine have used."""
+    user, nice, system, _, _, *interrupts = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     )
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    return float(done.stdout.split()[-1])
+    return (user + nice + system + sum(interrupts[:2])) / os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """A backend in a process of its own."""
+
+    def __init__(self, backend: str, python: str, args):
+        command = [python, __file__, "--serve", backend]
+        for name in ("envs", "workers", "batch", "cost", "bytes", "window"):
+            command += [f"--{name}", str(getattr(args, name))]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.say, self.hear = self.process.stdin, self.process.stdout
+        if self.hear.readline() != "ready\n":
+            raise SystemExit(f"{' '.join(command)} does not work")
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def measure(self) -> tuple[float, float, float]:
+        """Steps per second, steps per CPU second, and CPU seconds of other processes."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+        before = busy_cpu()
+        start = time.perf_counter()
+        self.say.write("\n")
+        self.say.flush()
+        rate, cpu = map(float, self.hear.readline().split())
+        wall, foreign = time.perf_counter() - start, busy_cpu() - before - cpu
+        # Processes of some libraries spin on for a while.
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        return rate, rate * wall / max(cpu, 1e-3), foreign
+
+    def close(self) -> None:
+        # Children of some libraries survive their parent.
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def compare(args, peers: dict[str, str]) -> None:
-    print(f"{args.envs} environments, {args.workers} workers, {args.rounds} rounds")
     names = ["Multiprocessing", "Serial", *peers]
-    print(f"{'step':>8} {'observation':>12} " + " ".join(f"{n:>16}" for n in names) + "   ratios")
-    for size in args.sizes:
-        for cost in args.costs:
-            args.cost, args.bytes = cost, size
-            rates: dict[str, list[float]] = {name: [] for name in names}
-            for _ in range(args.rounds):
-                for name in names:
-                    rates[name].append(run(name, peers.get(name, sys.executable), args))
-            middle = {name: statistics.median(values) for name, values in rates.items()}
-            ratios = [f"{middle[names[0]] / middle[n]:.2f}x {n}" for n in names[1:]]
-            figures = " ".join(f"{middle[n]:>16,.0f}" for n in names)
-            print(f"{cost:>5g} µs {size:>10} B {figures}   {', '.join(ratios)}", flush=True)
-            if args.json:
-                row = {"cost_us": cost, "observation_bytes": size, "steps_per_s": rates}
-                print(json.dumps(row | {"envs": args.envs, "workers": args.workers}), flush=True)
+    print(f"{args.envs} environments, {args.workers} workers; steps per second (per CPU second)")
+    print(f"{'step':>8} {'bytes':>6} " + " ".join(f"{n:>18}" for n in names) + "  windows  ratios")
+    for size, cost in itertools.product(args.sizes, args.costs):
+        cell = argparse.Namespace(**vars(args) | {"bytes": size, "cost": cost})
+        servers = [Server(name, peers.get(name, sys.executable), cell) for name in names]
+        rounds = take_turns(servers, cell)
+        for server in servers:
+            server.close()
+        report(names, rounds, cell)
+
+
+def take_turns(servers: list[Server], args) -> list[list[tuple[float, float]]]:
+    """(rate, rate per CPU) of each server, in rounds without foreign load as far as possible."""
+    clean, loaded = [], []
+    deadline = time.monotonic() + args.patience
+    while len(clean) < args.rounds and (time.monotonic() < deadline or not loaded + clean):
+        windows = [server.measure() for server in servers]
+        limit = args.foreign * args.window * (os.cpu_count() or 1)
+        rounds = clean if all(foreign <= limit for *_, foreign in windows) else loaded
+        rounds.append([(rate, efficiency) for rate, efficiency, _ in windows])
+    return clean if len(clean) >= min(3, args.rounds) else loaded + clean
+
+
+def report(names: list[str], rounds, args) -> None:
+    rates, efficiencies = (
+        [statistics.median(r[i][k] for r in rounds) for i in range(len(names))] for k in (0, 1)
+    )
+    figures = " ".join(f"{r:>9,.0f} ({e:>6,.0f})" for r, e in zip(rates, efficiencies, strict=True))
+    ratios = ", ".join(
+        f"{rates[0] / rates[i]:.2f} ({efficiencies[0] / efficiencies[i]:.2f}) {names[i]}"
+        for i in range(1, len(names))
+    )
+    print(f"{args.cost:>5g} µs {args.bytes:>6} {figures}  {len(rounds):>7}  {ratios}", flush=True)
+    if args.json:
+        row = {"envs": args.envs, "workers": args.workers, "batch": args.batch}
+        row |= {"cost_us": args.cost, "observation_bytes": args.bytes, "names": names}
+        print(json.dumps(row | {"rounds": rounds}), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--measure", dest="backend", choices=OPENERS, help="one number, here")
+    parser.add_argument("--serve", dest="backend", choices=OPENERS, help="measure, when told")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--envs", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
@@ -177,13 +243,14 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=4)
     parser.add_argument("--costs", type=float, nargs="+", default=[0.0, 20.0, 100.0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4, 28224])
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--window", type=float, default=0.3, help="seconds")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--foreign", type=float, default=0.05)
+    parser.add_argument("--patience", type=float, default=30, help="seconds to wait for quiet")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.backend:
-        # The processes of some libraries outlive an ordinary exit.
-        print(measure(args), flush=True)
+        serve(args)
         os._exit(0)
     compare(args, dict(peer.split("=", 1) for peer in args.peer))
 

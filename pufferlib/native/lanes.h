@@ -11,7 +11,6 @@
 #include "wait.h"
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -36,7 +35,6 @@ typedef struct {
 
 typedef struct {
     int64_t most, now; /* nanoseconds */
-    bool polite;       /* gives the core away between looks: there are fewer cores than spinners */
 } Spin;
 
 static inline int64_t lanes_clock(void) {
@@ -45,19 +43,12 @@ static inline int64_t lanes_clock(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static inline void spin_once(const Spin *spin) {
-    if (spin->polite) {
-        sched_yield();
-        return;
-    }
-    for (int i = 0; i < 8; i++) wait_pause();
-}
-
 static inline void spin_learn(Spin *spin, int64_t waited) {
+    int64_t least = spin->most < SPIN_LEAST ? spin->most : SPIN_LEAST;
     if (waited < spin->most)
         spin->now = spin->most;
     else
-        spin->now = spin->now / 2 > SPIN_LEAST ? spin->now / 2 : SPIN_LEAST;
+        spin->now = spin->now / 2 > least ? spin->now / 2 : least;
 }
 
 static inline bool lane_idle(const Lane *lane) {
@@ -98,7 +89,7 @@ static int lanes_wait(Board *board, const int32_t *groups, int count, int size, 
     if (found >= 0) return found;
     int64_t start = lanes_clock(), waited = 0;
     while (waited < spin->now) {
-        spin_once(spin);
+        wait_pause();
         found = lanes_look(board, groups, count, size);
         waited = lanes_clock() - start;
         if (found >= 0) break;
@@ -138,7 +129,7 @@ static bool lane_await(Lane *lane, Spin *spin, int64_t limit_ns) {
     do {
         due = !lane_idle(lane) || atomic_load(&lane->notified);
         if (due || waited >= spin->now) break;
-        spin_once(spin);
+        for (int i = 0; i < 4; i++) wait_pause();
         waited = lanes_clock() - start;
     } while (true);
     if (!due) {

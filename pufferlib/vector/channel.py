@@ -123,13 +123,12 @@ def _read_space(plain: tuple) -> spaces.Space:
 
 @dataclass(frozen=True)
 class Plan:
-    """How environments, agents and workers are laid out, and how the two sides wait."""
+    """How environments, agents and workers are laid out, and how long a worker spins."""
 
     num_envs: int
     num_workers: int
     agents_per_env: int
-    spin_us: float  # Longest spin before a sleep,
-    polite: bool  # and if the core is given away while spinning.
+    spin_us: float
 
     @property
     def envs_per_worker(self) -> int:
@@ -151,11 +150,12 @@ class Plan:
 class Block:
     """Shared memory: `lanes`, `seeds` [N] uint64 and `rows`, the Buffers of all agents.
 
-    The parent makes it and keeps `descriptor`, by which a worker maps it. Raises OSError where the
+    The parent makes it and keeps `descriptor`, by which a worker maps it. This side spins for at
+    most `spin_us` microseconds where it waits. Raises OSError where the
     memory cannot be had.
     """
 
-    def __init__(self, plan: Plan, likeness: Any, descriptor: int | None = None):
+    def __init__(self, plan: Plan, likeness: Any, *, spin_us: float, descriptor: int | None = None):
         placed, rows_size = buffers.layout(
             plan.num_envs * plan.agents_per_env,
             likeness.single_observation_space,
@@ -169,7 +169,7 @@ class Block:
         else:
             memory = mmap.mmap(descriptor, self.size)
             os.close(descriptor)
-        self.lanes = Lanes(memory, plan.num_workers, plan.spin_us, plan.polite)
+        self.lanes = Lanes(memory, plan.num_workers, spin_us)
         self.seeds = np.ndarray(plan.num_envs, np.uint64, memory, seeds_at)
         self.rows = buffers.view(memoryview(memory)[rows_at:], placed)
         if descriptor is None:
