@@ -5,9 +5,11 @@ process of its own; all take turns, a short window each, and what counts is the 
 A window in which other processes took more than `--foreign` of the processor is thrown away.
 
     python benchmarks/bench_vector.py --peer async=PYTHON --peer puffer3=PYTHON
+    python benchmarks/bench_vector.py --uneven
 
 PYTHON is an interpreter that has the library: Gymnasium for `async` (AsyncVectorEnv), pufferlib
-3.0 for `puffer3` (Multiprocessing). Prints a table, and with --json one line for each number.
+3.0 for `puffer3` (Multiprocessing). Prints a table, and with --json one line for each cell.
+`--uneven` shows what one slow worker among eight costs, if they wait instead of computing.
 """
 
 from __future__ import annotations
@@ -232,6 +234,44 @@ def report(names: list[str], rounds, args) -> None:
         print(json.dumps(row | {"rounds": rounds}), flush=True)
 
 
+def compare_modes(args) -> None:
+    """Steps per second of eight workers whose environments sleep, one 20 times as long."""
+    from pufferlib import vector
+
+    def creator(sleep_s):
+        env = make_env(0, args.bytes)
+        step = env.step
+        env.step = lambda action: (time.sleep(sleep_s), step(action))[1]
+        return env
+
+    sleeps = [(0.1 if k == 0 else 0.005,) for k in range(8)]
+    alone = 7 / 0.005
+    print(
+        f"8 workers, steps of 5 ms, one of 100 ms; the seven alone: {alone:,.0f} steps per second"
+    )
+    for mode, options in {"first ready": {}, "in order": {"sync_traj": True}}.items():
+        vecenv = vector.make(
+            creator,
+            env_args=sleeps,
+            num_envs=8,
+            num_workers=8,
+            batch_size=1,
+            overwork=True,
+            backend="Multiprocessing",
+            **options,
+        )
+        vecenv.async_reset(0)
+        actions, calls = ACTIONS[0, :1], 0
+        deadline = time.perf_counter() + 10 * args.window
+        while time.perf_counter() < deadline:
+            vecenv.recv()
+            vecenv.send(actions)
+            calls += 1
+        vecenv.close()
+        rate = calls / (10 * args.window)
+        print(f"{mode:>12} {rate:>8,.0f}   {rate / alone:.2f} of the seven", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--serve", dest="backend", choices=OPENERS, help="measure, when told")
@@ -247,12 +287,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--foreign", type=float, default=0.05)
     parser.add_argument("--patience", type=float, default=30, help="seconds to wait for quiet")
+    parser.add_argument("--uneven", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.backend:
         serve(args)
-        os._exit(0)
-    compare(args, dict(peer.split("=", 1) for peer in args.peer))
+    elif args.uneven:
+        compare_modes(args)
+    else:
+        compare(args, dict(peer.split("=", 1) for peer in args.peer))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Worker:
     def build(self) -> None:
         """Make the environments and tell the parent; end the process where that fails."""
         try:
-            factories = pickle.loads(self.channel.receive_bytes())
+            factories = self._unpack(self.channel.receive_bytes())
             first = self.plan.envs(self.index).start
             tracked = [partial(self._make, k, f) for k, f in enumerate(factories, first)]
             self.serial = Serial(tracked, first_env=first, allocate=self._allocate)
@@ -73,6 +73,17 @@ class Worker:
         envs = self.serial.envs
         self.tells_episodes = any(type(env).episodes is not PufferEnv.episodes for env in envs)
         self.channel.send(("ready",))
+
+    def _unpack(self, factories: bytes) -> list:
+        try:
+            return pickle.loads(factories)
+        except ModuleNotFoundError as error:
+            error.add_note(
+                "A worker imports modules by the sys.path of its parent. Put the creator into a "
+                "module that can be found there, into the script itself, or call "
+                "cloudpickle.register_pickle_by_value(module)."
+            )
+            raise
 
     def _make(self, k: int, factory, buf=None) -> PufferEnv:
         self.building = k

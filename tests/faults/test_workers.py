@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import cloudpickle
@@ -190,6 +191,15 @@ def test_environments_of_one_vector_must_agree():
             overwork=True,
             backend="Multiprocessing",
         )
+
+
+def test_a_creator_of_a_module_that_workers_cannot_import_is_explained(monkeypatch):
+    module = types.ModuleType("nowhere_to_be_found")
+    exec("def creator(): pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    text = "ModuleNotFoundError in its constructor: .*'nowhere_to_be_found'[^$]*by the sys.path of"
+    with pytest.raises(WorkerError, match=text):
+        vector.make(module.creator, num_envs=1, backend="Multiprocessing")
 
 
 def test_a_creator_that_cannot_be_sent_is_named_with_what_to_do():
