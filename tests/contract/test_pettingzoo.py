@@ -364,6 +364,30 @@ def test_episodes_are_told_by_environment_and_agent():
         ]
 
 
+def test_rows_of_absent_agents_are_outside_of_training(monkeypatch):
+    import torch  # Not above: workers import this module.
+
+    from pufferlib import config, models, ppo
+
+    rows, whole = [], ppo.loss
+
+    def loss(policy, observations, *rest):
+        rows.append(observations.clone())
+        return whole(policy, observations, *rest)
+
+    monkeypatch.setattr(ppo, "loss", loss)
+    sizes = {"train.horizon": 8, "train.minibatch_size": 16, "train.threads": 1}
+    with vector.make(Lives, num_envs=2, backend="Serial") as vecenv:
+        policy = models.Default(vecenv.single_observation_space, vecenv.single_action_space)
+        settings = config.Config().override(sizes | {"train.device": "cpu"}, source="the test")
+        metrics = ppo.create(settings, vecenv, policy).advance()
+    assert metrics["steps"] == 40  # Of 48: b is absent in two of four steps.
+    seen = torch.cat(rows)
+    assert len(seen) == 40 and (seen != 0).any(1).all()
+    assert metrics["episodes"]["episodes"] == 12
+    assert metrics["episodes"]["episode_length"] == pytest.approx((4 + 2 + 4) / 3)
+
+
 # ---------------------------------------------------------------- refusals
 
 
