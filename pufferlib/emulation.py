@@ -683,9 +683,10 @@ def _given(env: Any, creator: Callable | None, args: Sequence, kwargs: Mapping |
 
 def _list_infos(infos: Mapping, figures: Mapping) -> list[dict]:
     """What is told of each agent, by the environment and by us, as a flat list."""
-    agents = [*figures, *(agent for agent in infos if agent not in figures)]
-    told = ((agent, {**figures.get(agent, {}), **infos.get(agent, {})}) for agent in agents)
-    return [{**info, "agent": agent} for agent, info in told if info]
+    told = [{**ours, **infos.get(agent, {}), "agent": agent} for agent, ours in figures.items()]
+    return told + [
+        {**i, "agent": agent} for agent, i in infos.items() if i and agent not in figures
+    ]
 
 
 def _kind(result: Any) -> str:
