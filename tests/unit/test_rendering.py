@@ -21,7 +21,7 @@ def test_every_native_environment_paints_all_of_its_canvas(name):
     pixels = env.render()
     assert pixels.shape == env.params.canvas_shape and pixels.dtype == np.uint8
     colours = np.unique(pixels.reshape(-1, 3), axis=0)
-    assert 3 <= len(colours)
+    assert len(colours) >= 3
     env.close()
 
 
