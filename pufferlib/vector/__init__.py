@@ -19,6 +19,7 @@ from pufferlib.vector.creation import list_factories
 from pufferlib.vector.gymnasium import GymnasiumVectorEnv
 from pufferlib.vector.multiprocessing import Multiprocessing, best_workers
 from pufferlib.vector.native import Native
+from pufferlib.vector.ray import Ray
 from pufferlib.vector.serial import Serial
 from pufferlib.vector.stable_baselines import to_stable_baselines
 from pufferlib.vector.tuning import autotune
@@ -27,6 +28,7 @@ __all__ = [
     "GymnasiumVectorEnv",
     "Multiprocessing",
     "Native",
+    "Ray",
     "Serial",
     "VecEnv",
     "adopt",
@@ -36,7 +38,12 @@ __all__ = [
     "to_stable_baselines",
 ]
 
-BACKENDS = {"Multiprocessing": Multiprocessing, "Native": Native, "Serial": Serial}
+BACKENDS = {
+    "Multiprocessing": Multiprocessing,
+    "Native": Native,
+    "Ray": Ray,
+    "Serial": Serial,
+}
 
 PROBE_STEPS, PROBE_S = 20, 1.0
 WORKERS_COST_US = 40.0  # What orders and answers add to a batch, by benchmarks/bench_vector.py.
@@ -101,6 +108,9 @@ def make(
         if python is not None:
             raise APIUsageError("python= needs worker processes; use backend='Multiprocessing'")
         return _finish(Serial(factories, **sizes), seed, choice)
+    if backend is Ray:
+        ray = Ray(factories, **sizes, sync_traj=sync_traj, overwork=overwork, timeout=timeout)
+        return _finish(ray, seed, choice)
     vecenv = Multiprocessing(
         factories,
         **sizes,
