@@ -66,8 +66,8 @@ class Ray(VecEnv):
         self._sync_traj = sync_traj
         self._share = num_envs // num_workers
         actor = ray.remote(num_cpus=min(1.0, processors / num_workers))(Worker)
-        self._workers = []
-        self._driver_env = None
+        self._workers: list[Any] = []
+        self._driver_env: Any = None
         self.expected = CLOSED
         try:
             for first in range(0, num_envs, self._share):
