@@ -183,8 +183,6 @@ def check_sizes(num_envs, batch_size) -> tuple[int, int]:
     return int(num_envs), batch_size
 
 
-def allocate_rows(driver_env: PufferEnv, num_agents: int) -> _buffers.Buffers:
-    """Rows for `num_agents` agents with the spaces of `driver_env`."""
-    return _buffers.allocate(
-        num_agents, driver_env.single_observation_space, driver_env.single_action_space
-    )
+def allocate_rows(like, num_agents: int) -> _buffers.Buffers:
+    """Rows for `num_agents` agents with the spaces that `like` has."""
+    return _buffers.allocate(num_agents, like.single_observation_space, like.single_action_space)

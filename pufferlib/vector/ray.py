@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError, WorkerError
 from pufferlib.machine import usable_cores
 from pufferlib.vector.base import CLOSED, RECV, SEND, VecEnv, allocate_rows, check_sizes
@@ -94,7 +95,7 @@ class Ray(VecEnv):
         self._current = 0
 
     @property
-    def driver_env(self):
+    def driver_env(self) -> PufferEnv:  # type: ignore[override]
         """One more environment, in this process; made when first asked for."""
         if self._driver_env is None:
             self._driver_env = self.factories[0]()
