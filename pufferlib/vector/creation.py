@@ -13,7 +13,7 @@ from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError
 
 
-def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Callable]:
+def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Factory]:
     """One `factory(buf=None) -> PufferEnv` for each environment.
 
     `creators` is a name, a folder, a callable, or a list of those of length `num_envs`; `env_args`
