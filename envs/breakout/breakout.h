@@ -53,15 +53,15 @@ enum {
     BREAKOUT_PADDLE_TOP = BREAKOUT_PADDLE_ROW * BREAKOUT_CELL_HEIGHT,
 };
 
-#define BREAKOUT_TICK (1.0f / 60.0f)  /* seconds */
-#define BREAKOUT_BALL 5.0f            /* half a side; less than half a brick, so it cannot jam */
-#define BREAKOUT_SINE_MAX 0.86f       /* of the angle to the vertical at the paddle's very end */
-#define BREAKOUT_SINE_MIN 0.05f       /* never straight up: the ball would stay in one column */
-#define BREAKOUT_SINE_SERVE 0.6f      /* the largest of a served ball */
-#define BREAKOUT_SLACK (1.0f / 256)   /* a line this far behind an edge counts as ahead: rounding */
-#define BREAKOUT_REWARD 0.1f          /* per point */
-#define BREAKOUT_UNIT_SPEED (1.0f / 512)  /* of what is observed */
-#define BREAKOUT_UNIT_OFFSET (1.0f / 128)
+#define BREAKOUT_TICK (1.0f / 60.0f)      /* seconds */
+#define BREAKOUT_BALL 5.0f                /* half a side; it fits between two bricks */
+#define BREAKOUT_SINE_MAX 0.86f           /* of the angle at the very end of the paddle */
+#define BREAKOUT_SINE_MIN 0.05f           /* never straight up, to leave the column */
+#define BREAKOUT_SINE_SERVE 0.6f          /* the largest of a served ball */
+#define BREAKOUT_SLACK (1.0f / 256)       /* behind an edge is ahead still: rounding */
+#define BREAKOUT_REWARD 0.1f              /* per point */
+#define BREAKOUT_UNIT_SPEED (1.0f / 512)  /* velocities are observed in this */
+#define BREAKOUT_UNIT_OFFSET (1.0f / 128) /* and the offset in this */
 
 /* The observation: index, meaning, range. */
 enum {
@@ -81,16 +81,16 @@ enum {
 
 typedef struct {
     PufferRng rng;
-    float at[2];       /* middle of the ball, pixels, within the court */
-    float velocity[2]; /* of the ball, pixels per second, neither ever 0 */
-    float speed;       /* of the ball, pixels per second: the length of velocity */
-    float paddle;      /* middle of the paddle, pixels, the whole paddle within the court */
-    float reach;       /* half the paddle's width now, pixels */
-    int32_t lives;     /* balls left, the one in play included, 0 .. p->lives */
-    int32_t wall;      /* walls cleared before this one, 0 .. p->walls-1 */
-    int32_t left;      /* bricks that stand, 0 .. 108 */
-    int32_t score;     /* points of the episode */
-    int32_t tick;      /* steps since the episode began */
+    float at[2];        /* middle of the ball, pixels, within the court */
+    float velocity[2];  /* of the ball, pixels per second, neither ever 0 */
+    float speed;        /* of the ball, pixels per second: the length of velocity */
+    float paddle;       /* middle of the paddle, pixels, the whole paddle within the court */
+    float reach;        /* half the paddle's width now, pixels */
+    int32_t lives;      /* balls left, the one in play included, 0 .. p->lives */
+    int32_t wall;       /* walls cleared before this one, 0 .. p->walls-1 */
+    int32_t left;       /* bricks that stand, 0 .. 108 */
+    int32_t score;      /* points of the episode */
+    int32_t tick;       /* steps since the episode began */
     uint32_t bricks[4]; /* bit i % 32 of word i / 32: brick i stands, as in the observation */
 } Breakout;
 
