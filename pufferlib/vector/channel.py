@@ -16,6 +16,7 @@ from gymnasium import spaces
 from pufferlib import buffers
 from pufferlib.native.core import Lanes
 from pufferlib.spaces import PackedBox, pack_space
+from pufferlib.vector.ledger import Ledger
 
 STEP, RESET, CLOSE = 1, 2, 3
 _HEADER = struct.Struct("<Q")
@@ -148,7 +149,7 @@ class Plan:
 
 
 class Block:
-    """Shared memory: `lanes`, `seeds` [N] uint64 and `rows`, the Buffers of all agents.
+    """Shared memory: `lanes`, `seeds` [N] uint64, `ledger` and `rows`, the Buffers of all agents.
 
     The parent makes it and keeps `descriptor`, by which a worker maps it. This side spins for at
     most `spin_us` microseconds where it waits. Raises OSError where the
@@ -162,7 +163,9 @@ class Block:
             likeness.single_action_space,
         )
         seeds_at = Lanes.size(plan.num_workers)
-        rows_at = -(-(seeds_at + 8 * plan.num_envs) // buffers.ALIGNMENT) * buffers.ALIGNMENT
+        ledger_at = seeds_at + 8 * plan.num_envs
+        rows_at = ledger_at + Ledger.size(plan.num_workers)
+        rows_at = -(-rows_at // buffers.ALIGNMENT) * buffers.ALIGNMENT
         self.size = rows_at + rows_size
         if descriptor is None:
             self.descriptor, memory = buffers.shared_block(self.size)
@@ -171,6 +174,7 @@ class Block:
             os.close(descriptor)
         self.lanes = Lanes(memory, plan.num_workers, spin_us)
         self.seeds = np.ndarray(plan.num_envs, np.uint64, memory, seeds_at)
+        self.ledger = Ledger(memory, ledger_at, plan.num_workers)
         self.rows = buffers.view(memoryview(memory)[rows_at:], placed)
         if descriptor is None:
             buffers.clear(self.rows)

@@ -188,6 +188,11 @@ class Multiprocessing(VecEnv):
         self._check_open("notify")
         self._block.lanes.notify()
 
+    def spans(self) -> list[np.ndarray]:
+        """When each worker was at work since the last call: begin and end of each order
+        [orders, 2], nanoseconds of `time.perf_counter`. The first call begins the measurement."""
+        return self._block.ledger.read()
+
     @property
     def driver_env(self) -> PufferEnv:  # type: ignore[override]
         """One more environment, in this process; made when first asked for."""

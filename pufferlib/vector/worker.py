@@ -103,6 +103,7 @@ class Worker:
         order = self.block.lanes.receive(self.index, IDLE_S)
         if order < 0:
             return os.getppid() == parent
+        begun = self.block.ledger.begin()
         assert self.serial is not None
         message = None
         try:
@@ -118,6 +119,7 @@ class Worker:
                 return True
         except BaseException as error:
             message = _pack(self._explain(error, CALLS.get(order, "notify")))
+        self.block.ledger.end(self.index, begun)
         self.block.lanes.answer(self.index, message is not None)
         if message is not None:
             self.channel.send_bytes(message)
