@@ -18,7 +18,7 @@ from pufferlib.native.core import Lanes
 from pufferlib.spaces import PackedBox, pack_space
 from pufferlib.vector.ledger import Ledger
 
-STEP, RESET, CLOSE = 1, 2, 3
+NOTIFY, STEP, RESET, CLOSE = 0, 1, 2, 3
 _HEADER = struct.Struct("<Q")
 
 

@@ -25,7 +25,6 @@ from pufferlib.vector.child import WATCH_S, Child, check_python, pack_factories
 SPIN_US = 50.0  # Longest spin before a sleep, of whoever has a core of its own.
 CLOSE_S = 10.0  # How long environments may take to close, and
 FAREWELL_S = 1.0  # how long after an error.
-_NOTHING = np.zeros(0)
 START_FACTOR = 10  # A constructor may take this many times as long as a step.
 
 
@@ -94,7 +93,9 @@ class Multiprocessing(VecEnv):
         self._payloads = [pack_factories(factories[share], share.start) for share in shares]
         self._children: list[Child] = []
         self._descriptors: list[int] = []
-        self._release = weakref.finalize(self, _release, self._children, self._descriptors)
+        self._release = weakref.finalize(
+            self, _release, os.getpid(), self._children, self._descriptors
+        )
         try:
             self._start(num_envs, batch_size)
         except BaseException:
@@ -298,8 +299,9 @@ class Multiprocessing(VecEnv):
             self._gathered = buffers.allocate(
                 self.agents_per_batch, self.single_observation_space, self.single_action_space
             )
+        restarts = self.restart_workers
         self._seen = np.zeros(self.num_agents, np.bool_)  # Rows with a running episode.
-        self._seen_observations = rows.observations.copy() if self.restart_workers else _NOTHING
+        self._seen_observations = rows.observations.copy() if restarts else np.zeros(0)
 
     def _group_rows(self, group: int) -> slice:
         rows = self._size * self._plan.agents_per_worker
@@ -568,8 +570,10 @@ def _name_spaces(plain: tuple) -> str:
     )
 
 
-def _release(children: list[Child], descriptors: list[int]) -> None:
-    """Kill what still runs and close what is open."""
+def _release(owner: int, children: list[Child], descriptors: list[int]) -> None:
+    """Kill what still runs and close what is open, in the process that started it."""
+    if os.getpid() != owner:
+        return
     for child in children:
         child.kill()
     for descriptor in descriptors:

@@ -22,11 +22,11 @@ from typing import Any
 from pufferlib.env import PufferEnv
 from pufferlib.native.core import bind_life
 from pufferlib.vector.bootstrap import adopt
-from pufferlib.vector.channel import CLOSE, RESET, STEP, Block, Channel, Plan, describe
+from pufferlib.vector.channel import CLOSE, NOTIFY, RESET, STEP, Block, Channel, Plan, describe
 from pufferlib.vector.serial import Serial
 
 IDLE_S = 1.0  # How often an idle worker looks whether its parent is still there.
-CALLS = {STEP: "step", RESET: "reset", CLOSE: "close"}
+CALLS = {NOTIFY: "notify", STEP: "step", RESET: "reset", CLOSE: "close"}
 
 
 def main(descriptor: int) -> None:
@@ -55,6 +55,7 @@ class Worker:
 
     block: Block
     serial: Serial | None = None
+    trouble: bytes | None = None  # An error in notify, which the next answer tells.
 
     def __init__(self, channel: Channel, index: int, plan: Plan):
         self.channel, self.index, self.plan = channel, index, plan
@@ -104,26 +105,32 @@ class Worker:
         if order < 0:
             return os.getppid() == parent
         begun = self.block.ledger.begin()
-        assert self.serial is not None
-        message = None
         try:
-            if order == STEP:
-                message = self._tell(self.serial.advance())
-            elif order == RESET:
-                self.serial.async_reset(self.block.seeds[self.plan.envs(self.index)])
-                message = self._tell(self.serial.recv()[4])
-            elif order == CLOSE:
-                self.serial.close()
-            else:
-                self.serial.notify()
-                return True
+            message = self.trouble or self._carry_out(order)
         except BaseException as error:
-            message = _pack(self._explain(error, CALLS.get(order, "notify")))
+            message = _pack(self._explain(error, CALLS[order]))
+        if order == NOTIFY:
+            self.trouble = message
+            return True
         self.block.ledger.end(self.index, begun)
         self.block.lanes.answer(self.index, message is not None)
         if message is not None:
             self.channel.send_bytes(message)
         return order != CLOSE
+
+    def _carry_out(self, order: int) -> bytes | None:
+        """Do what was ordered → the message that follows the answer, if there is one."""
+        assert self.serial is not None
+        if order == STEP:
+            return self._tell(self.serial.advance())
+        if order == RESET:
+            self.serial.async_reset(self.block.seeds[self.plan.envs(self.index)])
+            return self._tell(self.serial.recv()[4])
+        if order == NOTIFY:
+            self.serial.notify()
+        else:
+            self.serial.close()
+        return None
 
     def _tell(self, infos: list[dict]) -> bytes | None:
         """The message that follows an answer: infos and episodes, if there are any."""

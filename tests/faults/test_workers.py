@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from pufferlib import vector
+from pufferlib.emulation import GymnasiumPufferEnv
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError, WorkerError
 from pufferlib.vector.multiprocessing import count_workers
 
@@ -179,6 +180,31 @@ def test_after_an_error_the_vector_is_closed_and_close_is_harmless():
     vecenv.close()
 
 
+def test_an_exception_in_notify_arrives_with_the_next_answer():
+    def creator():
+        env = GymnasiumPufferEnv(env=Faulty())
+        env.notify = boom
+        return env
+
+    with vector.make(creator, num_envs=1, backend="Multiprocessing") as vecenv:
+        vecenv.reset()
+        vecenv.notify()
+        # The worker may be notified before the step or after it.
+        with pytest.raises(WorkerError, match="environment 0 .* raised ValueError in notify: boom"):
+            [vecenv.step(np.zeros(1, np.int32)) for _ in range(2)]
+
+
+def test_a_forked_child_leaves_the_workers_alone():
+    with make() as vecenv:
+        run(vecenv, 1)
+        child = os.fork()
+        if child == 0:
+            vecenv._release()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        run(vecenv, 3)
+
+
 def test_environments_of_one_vector_must_agree():
     def other():
         return gymnasium.make("CartPole-v1")
@@ -237,13 +263,13 @@ def test_a_worker_that_dies_is_named_with_its_signal(place, fault, code, text):
 
 @pytest.mark.parametrize("fault", [stop, spin])
 def test_a_worker_that_freezes_is_named_with_the_limit(fault):
-    with pytest.raises(WorkerError, match=r"worker 1 .* 2 to 3 has not finished a step in 0\.5 s"):
-        run(make("step", fault, timeout=0.5))
+    with pytest.raises(WorkerError, match="worker 1 .* 2 to 3 has not finished a step in 3 s"):
+        run(make("step", fault, timeout=3))
 
 
 def test_a_worker_that_freezes_at_its_start_is_given_up():
-    with pytest.raises(WorkerError, match=r"did not finish construction in 5 s"):
-        make("constructor", stop, timeout=0.5)
+    with pytest.raises(WorkerError, match="worker 1 .* did not finish construction in 10 s"):
+        make("constructor", stop, timeout=1)
 
 
 def test_a_worker_killed_while_idle_is_noticed_at_the_next_step():
@@ -283,9 +309,10 @@ def test_a_vector_left_open_ends_with_its_last_reference():
 # ---------------------------------------------------------------- replacement
 
 
-@pytest.mark.parametrize("fault", [die, stop])
-def test_a_lost_worker_is_replaced_and_its_episodes_are_truncated(fault, tmp_path):
-    with make("step", fault, once=tmp_path / "once", timeout=2, restart_workers=2) as vecenv:
+@pytest.mark.parametrize("fault, timeout", [(die, 60), (stop, 4)])
+def test_a_lost_worker_is_replaced_and_its_episodes_are_truncated(fault, timeout, tmp_path):
+    options = {"once": tmp_path / "once", "timeout": timeout, "restart_workers": 2}
+    with make("step", fault, **options) as vecenv:
         vecenv.reset()
         for _ in range(2):
             vecenv.step(np.zeros(4, np.int32))
