@@ -217,8 +217,9 @@ static inline void snake_step(Snake *s, const SnakeParams *p, SnakeRows *rows) {
 
 /* A cell of the map as the snake sees it whose segments begin at `own`. */
 static inline uint8_t snake_class(uint8_t cell, uint8_t own) {
+    uint8_t difference = cell ^ own;
     uint8_t rival = cell & SNAKE_HEAD ? SNAKE_RIVAL_HEAD : SNAKE_RIVAL;
-    uint8_t segment = (cell & ~(SNAKE_SEGMENT - 1)) == own ? SNAKE_OWN : rival;
+    uint8_t segment = difference < SNAKE_SEGMENT ? SNAKE_OWN : rival;
     return cell < SNAKE_SEGMENT ? cell : segment;
 }
 
