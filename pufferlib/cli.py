@@ -1,4 +1,4 @@
-"""The command `puffer`: train, eval, play, envs, check, build."""
+"""The command `puffer`: train, eval, play, profile, envs, check, build."""
 
 from __future__ import annotations
 
@@ -143,6 +143,15 @@ def make_parser() -> argparse.ArgumentParser:
     play.add_argument("--ansi", action="store_true", help="in the terminal instead of a window")
     play.add_argument("--seed", type=int, help="of the environment (really random)")
 
+    profile = verb(profile_verb, "Show where the time of a training goes.", settings)
+    profile.add_argument("env", metavar="ENV", help=ENV)
+    profile.add_argument("--updates", type=int, default=10, metavar="N", help="measured (10)")
+    profile.add_argument("--warmup", type=int, default=2, metavar="N", help="run before (2)")
+    profile.add_argument("--json", action="store_true", help="print JSON")
+    profile.add_argument(
+        "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev as well"
+    )
+
     envs = verb(envs_verb, "List the registered environments.")
     envs.add_argument("--json", action="store_true", help="print JSON")
 
@@ -203,6 +212,22 @@ def play_verb(arguments: argparse.Namespace) -> None:
         returns = player.play(entry, config.env, **options)
     for index, value in enumerate(returns):
         print(f"episode {index + 1}: return {value:g}")
+
+
+def profile_verb(arguments: argparse.Namespace) -> None:
+    from pufferlib import ppo, profile, registry, run
+
+    entry = registry.find(arguments.env)
+    config = settings_of(entry, arguments)
+    vecenv = run.make_vecenv(entry, config)
+    try:
+        trainer = ppo.create(config, vecenv, run.make_policy(entry, config, vecenv))
+        result = profile.measure(trainer, updates=arguments.updates, warmup=arguments.warmup)
+    finally:
+        vecenv.close()
+    if arguments.trace:
+        result.write_trace(arguments.trace)
+    print(json.dumps(result.to_dict(), indent=2) if arguments.json else result.table())
 
 
 def envs_verb(arguments: argparse.Namespace) -> None:

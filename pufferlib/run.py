@@ -48,6 +48,7 @@ def make_vecenv(entry: Entry, config: Config, **options: Any) -> vector.VecEnv:
         "num_envs": vec.num_envs,
         "num_workers": vec.num_workers,
         "batch_size": vec.batch_size,
+        "sync_traj": True,  # A rollout has the same number of steps of every environment.
         "seed": config.train.seed,
     }
     return vector.make(entry, **{**arguments, **options})

@@ -38,7 +38,7 @@ class Native(VecEnv):
         self.driver_env = driver
         self.params = driver.params
         self.buf = allocate_rows(driver, self.num_agents)
-        threads = self._count_threads(num_workers)
+        self.num_workers = threads = self._count_threads(num_workers)
         self.worlds = Worlds(self.params, self.buf, num_envs, batch_size, threads, self.agent_ids)
         for name in ("send", "recv", "rows", "wait", "batches"):
             setattr(self, name, getattr(self.worlds, name))
