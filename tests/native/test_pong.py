@@ -221,9 +221,7 @@ def test_score_is_the_return_of_the_match():
 
 @pytest.mark.parametrize("frameskip", [1, 8])
 def test_ball_and_bats_stay_in_the_court(frameskip):
-    env = vector.make(
-        "pong", env_kwargs={"frameskip": frameskip}, num_envs=64
-    )
+    env = vector.make("pong", env_kwargs={"frameskip": frameskip}, num_envs=64)
     rows, _ = env.reset(seed=1)
     points = 0
     for _ in range(1000):
