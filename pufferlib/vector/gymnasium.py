@@ -62,7 +62,7 @@ class GymnasiumVectorEnv(VectorEnv):
             self.unpack = layout_of(self.single_observation_space).unpack
             self.to_rows = BatchedActions(self.single_action_space, self.num_envs).to_rows
             counted = _counts_episodes(getattr(driver, "env", None))
-        self._counts = record_episodes and not counted
+        self.counts = record_episodes and not counted
         self._tells = record_episodes
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -89,8 +89,8 @@ class GymnasiumVectorEnv(VectorEnv):
         self.vecenv.send(self.to_rows(actions))
         observations, rewards, terminals, truncations, infos = self.receive()
         table = {}
-        if infos or len(self._over):
-            table = self._tabulate(*self.divide(infos))
+        if infos or len(self.ended):
+            table = self._tabulate(infos)
         return observations, rewards.astype(np.float64), terminals, truncations, table
 
     def receive(self) -> tuple:
@@ -122,10 +122,11 @@ class GymnasiumVectorEnv(VectorEnv):
         self.vecenv.close()
 
     def _begin(self) -> None:
-        self._over = np.zeros(0, np.int64)  # Rows whose episode the last step ended.
+        self.ended = np.zeros(0, np.int64)  # Rows whose episode the last step ended.
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
-        self._began = np.full(self.num_envs, time.perf_counter())
+        self._now = time.perf_counter()
+        self._began = np.full(self.num_envs, self._now)
 
     def _keep(self, array: np.ndarray) -> np.ndarray:
         return array.copy() if self.copy else array
@@ -144,53 +145,61 @@ class GymnasiumVectorEnv(VectorEnv):
                 yield row, info
 
     def _count(self, rewards: np.ndarray, flags: np.ndarray) -> None:
-        fresh = self._over
+        fresh = self.ended
         self._returns[fresh] = self._lengths[fresh] = 0
-        if len(fresh):
-            self._began[fresh] = time.perf_counter()
+        self._began[fresh] = self._now
         self._returns += rewards
         self._lengths += 1
-        self._over = np.flatnonzero(flags)
+        self.ended = np.flatnonzero(flags)
+        self._now = time.perf_counter()
 
     def divide(self, infos: list[dict]) -> tuple[dict[int, dict], dict[int, dict]]:
         """Infos by row: those of the episodes that ended in this step, and all others."""
         final: dict[int, dict] = {}
         told: dict[int, dict] = {}
-        over = self._over.tolist()
+        over = set(self.ended.tolist())
         for row, info in self._spread(infos):
             if row in over and row not in final:
                 final[row] = info
             else:
                 told.setdefault(row, {}).update(info)
-        for row in over:
-            info = final.setdefault(row, {})
-            if self._counts:
-                info.setdefault("episode", self._figures(row))
         return final, told
 
-    def _tabulate(self, final: dict[int, dict], told: dict[int, dict]) -> dict[str, Any]:
-        for row, info in final.items():
-            if self._tells and "episode" in info:
-                told.setdefault(row, {})["episode"] = info["episode"]
+    def _tabulate(self, infos: list[dict]) -> dict[str, Any]:
+        final, told = self.divide(infos)
         table = columns(told, self.num_envs)
-        if final:
-            table |= columns({row: {"final_info": final[row]} for row in final}, self.num_envs)
-            table["final_obs"] = np.full(self.num_envs, None, object)
-            table["_final_obs"] = table["_final_info"].copy()
-            for row in final:
-                table["final_obs"][row] = self.final_observation(row)
+        if not len(self.ended):
+            return table
+        over = np.zeros(self.num_envs, np.bool_)
+        over[self.ended] = True
+        finals = columns(final, self.num_envs)
+        if self.counts and "episode" not in finals:
+            finals |= {"episode": self._episode_table(over), "_episode": over.copy()}
+        if self._tells and "episode" in finals:
+            table |= {"episode": finals["episode"], "_episode": finals["_episode"]}
+        table |= {"final_info": finals, "_final_info": over, "_final_obs": over.copy()}
+        table["final_obs"] = np.full(self.num_envs, None, object)
+        for row, final_observation in zip(self.ended, self.final_observations(), strict=True):
+            table["final_obs"][row] = final_observation
         return table
 
-    def _figures(self, row: int) -> dict[str, Any]:
-        return {
-            "r": float(self._returns[row]),
-            "l": int(self._lengths[row]),
-            "t": round(time.perf_counter() - float(self._began[row]), 6),
-        }
+    def figures(self) -> list[dict[str, Any]]:
+        """Return, length and seconds of each episode that the last step ended, in order of rows."""
+        values = (v[self.ended].tolist() for v in (self._returns, self._lengths, self._seconds()))
+        return [{"r": r, "l": n, "t": t} for r, n, t in zip(*values, strict=True)]
 
-    def final_observation(self, row: int) -> Any:
-        """A copy of the last observation of an episode that the last step ended."""
-        return self.unpack(self.vecenv.final_observations[row].copy())
+    def _episode_table(self, over: np.ndarray) -> dict[str, np.ndarray]:
+        table: dict[str, np.ndarray] = {}
+        for name, values in (("r", self._returns), ("l", self._lengths), ("t", self._seconds())):
+            table |= {name: np.where(over, values, values.dtype.type(0)), f"_{name}": over.copy()}
+        return table
+
+    def _seconds(self) -> np.ndarray:
+        return np.round(self._now - self._began, 6)
+
+    def final_observations(self) -> list:
+        """Copies of the last observations of the episodes that the last step ended, in order."""
+        return [self.unpack(row) for row in self.vecenv.final_observations[self.ended]]
 
 
 class BatchedActions:

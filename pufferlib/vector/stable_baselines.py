@@ -62,11 +62,13 @@ def _class() -> type:
             """The end of the step → (observations, rewards, dones, infos)."""
             observations, rewards, terminals, truncations, told = self.view.receive()
             final, others = self.view.divide(told)
-            infos = [others.get(row, {}) for row in range(self.num_envs)]
-            for row, info in final.items():
+            infos: list[dict] = [others.get(row, {}) for row in range(self.num_envs)]
+            ends = self.view.ended.tolist(), self.view.figures(), self.view.final_observations()
+            for row, figures, observation in zip(*ends, strict=True):
                 self.reset_infos[row] = infos[row]
-                infos[row] = info | {
-                    "terminal_observation": self.view.final_observation(row),
+                infos[row] = ({"episode": figures} if self.view.counts else {}) | {
+                    **final.get(row, {}),
+                    "terminal_observation": observation,
                     "TimeLimit.truncated": bool(truncations[row] and not terminals[row]),
                 }
             return observations, rewards, terminals | truncations, infos

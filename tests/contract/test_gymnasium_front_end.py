@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from copy import deepcopy
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics
 from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVector
 
-from pufferlib import vector
+from pufferlib import models, ppo, vector
+from pufferlib.config import Config
 from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError, NonFiniteError
 from pufferlib.seeding import env_seed, env_seeds
+from pufferlib.vector import stable_baselines
 from pufferlib.vector.conformance import Probe, _Check
 from pufferlib.vector.gymnasium import BatchedActions, columns
 
@@ -82,6 +86,15 @@ class Counting(gymnasium.Env):
     def step(self, action):
         self.time += 1
         return np.full(1, self.time, np.float32), 1.0, False, self.time == 3, {"last": self.time}
+
+
+@pytest.fixture
+def one_thread():
+    """Torch on one thread: these networks are too small to share."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def make_sync(creator, count, mode=AutoresetMode.SAME_STEP):
@@ -524,6 +537,23 @@ def test_gymnasiums_own_batched_cartpole_is_adopted():
         assert 100 * 64 - present - stats["episodes"] <= 64  # One filler step an episode.
 
 
+def test_our_trainer_neither_trains_on_filler_nor_counts_it(one_thread):
+    theirs = gymnasium.make_vec("CartPole-v1", num_envs=16, vectorization_mode="vector_entry_point")
+    flags = ["--train.horizon", "64", "--train.minibatch-size", "256", "--train.threads", "1"]
+    with vector.adopt(theirs) as vecenv:
+        policy = models.Default(vecenv.single_observation_space, vecenv.single_action_space)
+        trainer = ppo.create(Config().override(flags), vecenv, policy)
+        metrics = trainer.advance()
+        storage = trainer.storage
+        ended = storage.terminals | storage.truncations
+        filler = np.zeros_like(ended)
+        filler[1:] = ended[:-1]
+        assert filler.sum() > 16 and (storage.masks == ~filler).all()
+        assert trainer.step == metrics["steps"] == storage.masks.sum()
+        assert (storage.rewards == storage.masks).all()
+        assert metrics["episodes"]["episodes"] == ended.sum()
+
+
 def test_eight_boards_of_ale_are_adopted():
     ale = pytest.importorskip("ale_py.vector_env", reason="ale-py is not installed")
     for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
@@ -540,18 +570,19 @@ def test_eight_boards_of_ale_are_adopted():
 # ---------------------------------------------------------------- the examples
 
 
-def test_cleanrls_ppo_learns_on_our_vector(root):
+def test_cleanrls_ppo_learns_on_our_vector(root, one_thread):
     example = runpy.run_path(str(root / "examples/cleanrl_ppo.py"))
     returns = example["train"](total_timesteps=4096, num_envs=16, num_steps=64, seed=1)
     assert len(returns) > 50
-    assert np.mean(returns[-20:]) > 1.3 * np.mean(returns[:20])
+    # Random play balances for about 20 steps; this seed more than doubles it.
+    assert np.mean(returns[-20:]) > 1.5 * np.mean(returns[:20])
 
 
-def test_stable_baselines_learns_on_our_vector(root):
+def test_stable_baselines_learns_on_our_vector(root, one_thread):
     pytest.importorskip("stable_baselines3", reason="stable_baselines3 is not installed")
     example = runpy.run_path(str(root / "examples/sb3_ppo.py"))
-    before, after = example["train"](total_timesteps=6144, seed=1)
-    assert after > 1.5 * before
+    before, after = example["train"](total_timesteps=4096, seed=1)
+    assert after > 2 * before
 
 
 def test_the_view_of_stable_baselines_keeps_its_rules():
@@ -588,7 +619,8 @@ def test_the_view_of_stable_baselines_keeps_its_rules():
 
 
 def test_without_stable_baselines_its_view_is_refused(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "stable_baselines3", None)
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.monitor", None)
+    stable_baselines._class.cache_clear()
     with (
         vector.make(Counting) as vecenv,
         pytest.raises(APIUsageError, match="install it with: pip install stable-baselines3"),
