@@ -21,6 +21,8 @@ from pufferlib.vector import Multiprocessing, Native, Serial
 ACTIVITIES = ("environment", "waiting", "inference", "copies", "learning", "other")
 NAMES = {"copy": "copies", "advantage": "learning", "update": "learning"}  # Of the trainer's laps.
 LARGE_BATCH, LARGE_MINIBATCH = 256, 4096  # Rows from which a call of the policy is worth its price.
+LEAST_SHARE = 0.4  # Of the policy, from which other thread counts are tried, and
+WORTHWHILE = 1.15  # how much faster one must be to be advised.
 UNEVEN = 1.5  # Slowest worker over the mean, from which its environments are to blame.
 
 
@@ -55,7 +57,8 @@ class Track:
 
 @dataclass(frozen=True)
 class Setup:
-    """What the verdict has to know of the run that was measured."""
+    """What the verdict has to know of the run that was measured. With `trial_threads` of torch
+    the policy was `trial_speedup` times as fast as with those of the run, where that was tried."""
 
     env_name: str
     backend: str
@@ -65,7 +68,8 @@ class Setup:
     batch_size: int
     num_workers: int
     cores: int
-    threads: int
+    trial_threads: int
+    trial_speedup: float
     device: str
     has_gpu: bool
     update_epochs: int
@@ -183,12 +187,13 @@ def measure(trainer: ppo.Trainer, *, updates: int = 10, warmup: int = 2) -> Prof
             kept.append(new)
     names = NAMES | ({"environment": "waiting"} if workers else {})
     laps = [(names.get(p, p), begin - start, end - start) for p, begin, end in clock.laps]
+    main, steps = Track("main", laps), trainer.step - first_step
     return Profile(
-        setup=_describe(trainer),
-        steps=trainer.step - first_step,
+        setup=_describe(trainer, _try_threads(trainer, main.seconds(), updates)),
+        steps=steps,
         seconds=ends[-1],
         updates=ends,
-        main=Track("main", laps),
+        main=main,
         workers=[_worker_track(k, spans, start, ends[-1]) for k, spans in enumerate(orders)],
     )
 
@@ -257,8 +262,12 @@ def _speed_up_policy(setup: Setup, shares: dict[str, float]) -> str:
     part = f"{'learning' if learning else 'choosing actions'} takes most of it; "
     if setup.device == "cpu" and setup.has_gpu:
         return part + "use the GPU (--train.device cuda)"
-    if setup.device == "cpu" and setup.threads < setup.cores:
-        return part + f"use more threads (--train.threads {setup.cores})"
+    if setup.trial_speedup > WORTHWHILE:
+        threads = f"{setup.trial_threads} thread{'s' if setup.trial_threads > 1 else ''}"
+        return part + (
+            f"give torch {threads} (--train.threads {setup.trial_threads}), with which it was "
+            f"{setup.trial_speedup:.1f} times as fast"
+        )
     rows = setup.batch_size * setup.num_agents // setup.num_envs
     if not learning and rows < LARGE_BATCH:
         return part + f"give it more rows than {rows} at once (--vec.num-envs, --vec.batch-size)"
@@ -274,7 +283,29 @@ def _speed_up_policy(setup: Setup, shares: dict[str, float]) -> str:
     return part + f"use a network narrower than {setup.hidden_size} (--policy.hidden-size)"
 
 
-def _describe(trainer: ppo.Trainer) -> Setup:
+def _try_threads(
+    trainer: ppo.Trainer, seconds: dict[str, float], updates: int
+) -> tuple[int, float]:
+    """Another number of torch's threads, one or all cores, and how many times as fast the policy
+    is with it, by one more update; not tried where the policy takes little or runs on a GPU.
+
+    More are often slower: they wait for each other, and workers want the same cores.
+    """
+    now, cores = torch.get_num_threads(), usable_cores()
+    policy = (seconds["inference"] + seconds["learning"]) / updates
+    other = cores if now == 1 else 1
+    share = policy * updates / sum(seconds.values())
+    if other == now or trainer.device.type != "cpu" or share < LEAST_SHARE:
+        return now, 1.0
+    torch.set_num_threads(other)
+    try:
+        laps = trainer.advance()["seconds"]
+    finally:
+        torch.set_num_threads(now)
+    return other, policy / (laps["inference"] + laps["advantage"] + laps["update"])
+
+
+def _describe(trainer: ppo.Trainer, trial: tuple[int, float]) -> Setup:
     vecenv, config = trainer.vecenv, trainer.config
     serial = isinstance(vecenv, Serial)
     return Setup(
@@ -286,7 +317,8 @@ def _describe(trainer: ppo.Trainer) -> Setup:
         batch_size=vecenv.batch_size,
         num_workers=vecenv.num_workers if isinstance(vecenv, Multiprocessing | Native) else 1,
         cores=usable_cores(),
-        threads=torch.get_num_threads(),
+        trial_threads=trial[0],
+        trial_speedup=trial[1],
         device=trainer.device.type,
         has_gpu=torch.cuda.is_available(),
         update_epochs=config.train.update_epochs,

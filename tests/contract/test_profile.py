@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from pufferlib import cli, models, ppo, profile, vector
@@ -26,7 +27,8 @@ SETUP = {
     "batch_size": 8,
     "num_workers": 1,
     "cores": 4,
-    "threads": 4,
+    "trial_threads": 1,
+    "trial_speedup": 1.1,
     "device": "cpu",
     "has_gpu": False,
     "update_epochs": 4,
@@ -92,6 +94,17 @@ def test_workers_step_while_the_main_process_waits(batch_size):
         assert all(begin >= end for (_, begin, _), end in zip(track.spans, ends, strict=False))
 
 
+def test_other_thread_counts_are_tried_and_taken_back(monkeypatch):
+    monkeypatch.setattr(profile, "usable_cores", lambda: 3)
+    monkeypatch.setattr(profile, "LEAST_SHARE", 0.0)
+    setup = measured("Serial", updates=1).setup
+    assert setup.trial_threads == 3 and setup.trial_speedup > 0
+    assert torch.get_num_threads() == 1
+    monkeypatch.setattr(profile, "LEAST_SHARE", 1.1)
+    setup = measured("Serial", updates=1).setup
+    assert (setup.trial_threads, setup.trial_speedup) == (1, 1.0)
+
+
 def test_no_updates_are_refused():
     with pytest.raises(APIUsageError, match="updates is 0 and warmup 1; expected at least 1 and"):
         measured("Serial", updates=0)
@@ -155,7 +168,7 @@ WORKERS = {"backend": "Multiprocessing", "num_workers": 4}
         (WORKERS, {"waiting": 0.8}, [0.8] * 4, "environment", "--vec.batch-size 4"),
         (WORKERS | {"batch_size": 4}, {"waiting": 0.8}, [0.8] * 4, "environment", "more cores"),
         ({"has_gpu": True}, {"learning": 0.6}, [], "policy", "--train.device cuda"),
-        ({"threads": 1}, {"learning": 0.6}, [], "policy", "--train.threads 4"),
+        ({"trial_speedup": 5}, {"learning": 0.6}, [], "policy", "give torch 1 thread (--train"),
         ({}, {"inference": 0.6}, [], "policy", "more rows than 8 at once"),
         ({"minibatch_size": 64}, {"learning": 0.6}, [], "policy", "minibatches than 64 rows"),
         ({}, {"learning": 0.6}, [], "policy", "fewer epochs than 4"),
