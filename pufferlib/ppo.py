@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pufferlib.config import Config, TrainConfig, validate
-from pufferlib.exceptions import NonFiniteError
+from pufferlib.exceptions import APIUsageError, NonFiniteError
 from pufferlib.machine import usable_cores
 from pufferlib.native import core
 from pufferlib.optimizers import make_optimizer
@@ -426,6 +426,11 @@ def create(config: Config, vecenv: VecEnv, policy: Any) -> Trainer:
     Sets torch's thread count. Raises `ConfigError` where sizes do not divide.
     """
     validate(config, vecenv.num_agents)
+    if not vecenv.in_order:
+        raise APIUsageError(
+            "the vector returns whichever batch is ready first, but an update has equally many "
+            "steps of every environment; make it with sync_traj=True"
+        )
     train = config.train
     torch.set_num_threads(train.threads or usable_cores())
     device = choose_device(train.device)

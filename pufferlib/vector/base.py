@@ -31,6 +31,7 @@ class VecEnv:
     driver_env: PufferEnv
     buf: _buffers.Buffers
     choice = ""  # Why `make` took this backend, where it had the choice.
+    in_order = True  # Batches come in the order in which they were sent.
     restarts = 0  # Workers that were replaced, where there are any.
 
     def __init__(self, like, num_envs: int, batch_size: int, agents_per_env: int):

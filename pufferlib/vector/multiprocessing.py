@@ -286,6 +286,7 @@ class Multiprocessing(VecEnv):
         self._groups_per_batch = size if copies else 1
         self._num_groups = self.num_workers // self._size
         self._sync_traj = sync_traj
+        self.in_order = sync_traj or self.batch_size == self.num_envs
         self._pending, self._ready, self._current = [], [], []
         self._ordered_at = [0.0] * self._num_groups
         self._watched_at = 0.0

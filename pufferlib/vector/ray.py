@@ -65,6 +65,7 @@ class Ray(VecEnv):
         )
         self.num_workers, self.timeout, self.factories = num_workers, timeout, factories
         self._sync_traj = sync_traj
+        self.in_order = sync_traj or batch_size == num_envs
         self._share = num_envs // num_workers
         actor = ray.remote(num_cpus=min(1.0, processors / num_workers))(Worker)
         self._workers: list[Any] = []

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from pufferlib import models, ppo, vector
 from pufferlib.config import Config, PolicyConfig, TrainConfig, VecConfig
 from pufferlib.env import PufferEnv
-from pufferlib.exceptions import ConfigError, NonFiniteError
+from pufferlib.exceptions import APIUsageError, ConfigError, NonFiniteError
 
 
 class Toy(PufferEnv):
@@ -340,6 +340,19 @@ def test_a_restored_trainer_continues_to_the_bit():
     assert torch.equal(weights(straight), weights(resumed))
     assert expected["episodes"] == metrics["episodes"]
     assert straight.step == resumed.step and straight.done
+
+
+@pytest.mark.parametrize("sync_traj", [False, True])
+def test_batches_must_come_in_the_order_in_which_they_were_sent(sync_traj):
+    options = {"num_workers": 2, "batch_size": 1, "overwork": True, "sync_traj": sync_traj}
+    with vector.make(Toy, num_envs=2, backend="Multiprocessing", **options) as vecenv:
+        policy = models.Default(vecenv.single_observation_space, vecenv.single_action_space)
+        config = Config(train=TrainConfig(horizon=4, minibatch_size=8))
+        if sync_traj:
+            ppo.create(config, vecenv, policy)
+        else:
+            with pytest.raises(APIUsageError, match="is ready first, .* with sync_traj=True"):
+                ppo.create(config, vecenv, policy)
 
 
 def test_the_learning_rate_falls_to_its_least_share():
