@@ -723,6 +723,7 @@ cdef extern from "lanes.h" nogil:
     ctypedef struct Spin:
         int64_t most
         int64_t now
+        bint polite
     int lanes_busy(const Board *board, int begin, int end)
     void lane_order(Lane *lane, uint32_t kind)
     void lane_notify(Lane *lane)
@@ -737,7 +738,7 @@ cdef class Lanes:
     """Orders of a parent to `count` workers and their answers, in `Lanes.size(count)` bytes.
 
     `block` is shared memory, zero at first. Waiting spins for at most `spin_us` microseconds and
-    then sleeps.
+    then sleeps; a `polite` waiter lets others have the core while it spins.
     """
 
     cdef Py_buffer buffer
@@ -746,7 +747,7 @@ cdef class Lanes:
     cdef int32_t *groups
     cdef Spin spin
 
-    def __cinit__(self, block, int count, double spin_us):
+    def __cinit__(self, block, int count, double spin_us, bint polite):
         PyObject_GetBuffer(block, &self.buffer, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
         if self.buffer.len < self.size(count):
             raise APIUsageError(f"{count} lanes do not fit into {self.buffer.len} bytes")
@@ -754,6 +755,7 @@ cdef class Lanes:
         self.count = count
         self.groups = <int32_t *>calloc(count, sizeof(int32_t))
         self.spin.most = self.spin.now = <int64_t>(1000 * spin_us)
+        self.spin.polite = polite
 
     def __dealloc__(self):
         free(self.groups)

@@ -11,6 +11,7 @@
 #include "wait.h"
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -35,12 +36,20 @@ typedef struct {
 
 typedef struct {
     int64_t most, now; /* nanoseconds */
+    bool polite;       /* lets others have the core between two looks */
 } Spin;
 
 static inline int64_t lanes_clock(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static inline void spin_once(const Spin *spin) {
+    if (spin->polite)
+        sched_yield();
+    else
+        for (int i = 0; i < 4; i++) wait_pause();
 }
 
 static inline void spin_learn(Spin *spin, int64_t waited) {
@@ -89,7 +98,7 @@ static int lanes_wait(Board *board, const int32_t *groups, int count, int size, 
     if (found >= 0) return found;
     int64_t start = lanes_clock(), waited = 0;
     while (waited < spin->now) {
-        wait_pause();
+        spin_once(spin);
         found = lanes_look(board, groups, count, size);
         waited = lanes_clock() - start;
         if (found >= 0) break;
@@ -129,7 +138,7 @@ static bool lane_await(Lane *lane, Spin *spin, int64_t limit_ns) {
     do {
         due = !lane_idle(lane) || atomic_load(&lane->notified);
         if (due || waited >= spin->now) break;
-        for (int i = 0; i < 4; i++) wait_pause();
+        spin_once(spin);
         waited = lanes_clock() - start;
     } while (true);
     if (!due) {

@@ -19,6 +19,7 @@ from pufferlib.spaces import PackedBox, pack_space
 from pufferlib.vector.ledger import Ledger
 
 NOTIFY, STEP, RESET, CLOSE = 0, 1, 2, 3
+SPIN_US = 50.0
 _HEADER = struct.Struct("<Q")
 
 
@@ -124,12 +125,22 @@ def _read_space(plain: tuple) -> spaces.Space:
 
 @dataclass(frozen=True)
 class Plan:
-    """How environments, agents and workers are laid out, and how long a worker spins."""
+    """How environments, agents and workers are laid out, and how both sides wait."""
 
     num_envs: int
     num_workers: int
     agents_per_env: int
-    spin_us: float
+    cores: int
+
+    def waiting(self, *, parent: bool) -> tuple[float, bool]:
+        """Microseconds to spin before a sleep, and if others get the core meanwhile.
+
+        Who spins without a core of its own keeps from work what it waits for: with a core for
+        each worker and none for the parent, it sleeps at once and they make room for it.
+        """
+        if self.num_workers > self.cores or (parent and self.num_workers == self.cores):
+            return 0.0, False
+        return SPIN_US, self.num_workers == self.cores
 
     @property
     def envs_per_worker(self) -> int:
@@ -151,12 +162,12 @@ class Plan:
 class Block:
     """Shared memory: `lanes`, `seeds` [N] uint64, `ledger` and `rows`, the Buffers of all agents.
 
-    The parent makes it and keeps `descriptor`, by which a worker maps it. This side spins for at
-    most `spin_us` microseconds where it waits. Raises OSError where the
-    memory cannot be had.
+    The parent makes it and keeps `descriptor`, by which a worker maps it. Raises OSError where
+    the memory cannot be had.
     """
 
-    def __init__(self, plan: Plan, likeness: Any, *, spin_us: float, descriptor: int | None = None):
+    def __init__(self, plan: Plan, likeness: Any, descriptor: int | None = None):
+        waiting = plan.waiting(parent=descriptor is None)
         placed, rows_size = buffers.layout(
             plan.num_envs * plan.agents_per_env,
             likeness.single_observation_space,
@@ -172,7 +183,7 @@ class Block:
         else:
             memory = mmap.mmap(descriptor, self.size)
             os.close(descriptor)
-        self.lanes = Lanes(memory, plan.num_workers, spin_us)
+        self.lanes = Lanes(memory, plan.num_workers, *waiting)
         self.seeds = np.ndarray(plan.num_envs, np.uint64, memory, seeds_at)
         self.ledger = Ledger(memory, ledger_at, plan.num_workers)
         self.rows = buffers.view(memoryview(memory)[rows_at:], placed)

@@ -22,7 +22,6 @@ from pufferlib.vector.base import CLOSED, RECV, SEND, VecEnv, check_sizes
 from pufferlib.vector.channel import CLOSE, RESET, STEP, Block, Plan, read_likeness
 from pufferlib.vector.child import WATCH_S, Child, check_python, pack_factories
 
-SPIN_US = 50.0  # Longest spin before a sleep, of whoever has a core of its own.
 CLOSE_S = 10.0  # How long environments may take to close, and
 FAREWELL_S = 1.0  # how long after an error.
 START_FACTOR = 10  # A constructor may take this many times as long as a step.
@@ -86,9 +85,7 @@ class Multiprocessing(VecEnv):
         self.num_workers, self.timeout, self.restart_workers = num_workers, timeout, restart_workers
         self.factories = factories
         self._python = None if python is None else check_python(python)
-        # Who spins without a core of its own keeps from work what it waits for.
-        self._plan = Plan(num_envs, num_workers, 0, SPIN_US if num_workers <= cores else 0.0)
-        self._spin_us = SPIN_US if num_workers < cores else 0.0
+        self._plan = Plan(num_envs, num_workers, 0, cores)
         shares = [self._plan.envs(w) for w in range(num_workers)]
         self._payloads = [pack_factories(factories[share], share.start) for share in shares]
         self._children: list[Child] = []
@@ -238,7 +235,7 @@ class Multiprocessing(VecEnv):
         super().__init__(like, num_envs, batch_size, like.num_agents)
         self._plan = replace(self._plan, agents_per_env=like.num_agents)
         try:
-            self._block = Block(self._plan, like, spin_us=self._spin_us)
+            self._block = Block(self._plan, like)
         except OSError as error:
             raise EnvironmentSetupError(
                 f"no memory for the rows of {num_envs} environments with {like.num_agents} "

@@ -95,7 +95,7 @@ class Worker:
         self.channel.send(("likeness", describe(env)))
         descriptor = self.channel.receive_descriptor()
         self.plan = self.channel.receive()
-        self.block = Block(self.plan, env, spin_us=self.plan.spin_us, descriptor=descriptor)
+        self.block = Block(self.plan, env, descriptor)
         rows = self.plan.rows(self.index)
         return self.block.rows.rows(rows.start, rows.stop)
 
