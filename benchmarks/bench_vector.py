@@ -2,7 +2,8 @@
 
 The environment spins for a fixed CPU time and returns a new observation. Each backend lives in a
 process of its own; all take turns, a short window each, and what counts is the ratio of medians.
-A window in which other processes took more than `--foreign` of the processor is thrown away.
+Rounds in which other processes took more than `--foreign` of the processor are thrown away; where
+too few are left, all are taken and marked as loaded. Rates per CPU second suffer less from load.
 
     python benchmarks/bench_vector.py --peer async=PYTHON --peer puffer3=PYTHON
     python benchmarks/bench_vector.py --uneven
@@ -196,18 +197,19 @@ class Server:
 def compare(args, peers: dict[str, str]) -> None:
     names = ["Multiprocessing", "Serial", *peers]
     print(f"{args.envs} environments, {args.workers} workers; steps per second (per CPU second)")
+    print("!: other processes were at work as well")
     print(f"{'step':>8} {'bytes':>6} " + " ".join(f"{n:>18}" for n in names) + "  windows  ratios")
     for size, cost in itertools.product(args.sizes, args.costs):
         cell = argparse.Namespace(**vars(args) | {"bytes": size, "cost": cost})
         servers = [Server(name, peers.get(name, sys.executable), cell) for name in names]
-        rounds = take_turns(servers, cell)
+        rounds, quiet = take_turns(servers, cell)
         for server in servers:
             server.close()
-        report(names, rounds, cell)
+        report(names, rounds, quiet, cell)
 
 
-def take_turns(servers: list[Server], args) -> list[list[tuple[float, float]]]:
-    """(rate, rate per CPU) of each server, in rounds without foreign load as far as possible."""
+def take_turns(servers: list[Server], args) -> tuple[list[list[tuple[float, float]]], bool]:
+    """Rounds of (rate, rate per CPU) of each server, and if they are free of foreign load."""
     clean, loaded = [], []
     deadline = time.monotonic() + args.patience
     while len(clean) < args.rounds and (time.monotonic() < deadline or not loaded + clean):
@@ -215,10 +217,11 @@ def take_turns(servers: list[Server], args) -> list[list[tuple[float, float]]]:
         limit = args.foreign * args.window * (os.cpu_count() or 1)
         rounds = clean if all(foreign <= limit for *_, foreign in windows) else loaded
         rounds.append([(rate, efficiency) for rate, efficiency, _ in windows])
-    return clean if len(clean) >= min(3, args.rounds) else loaded + clean
+    quiet = len(clean) >= min(3, args.rounds)
+    return (clean if quiet else loaded + clean), quiet
 
 
-def report(names: list[str], rounds, args) -> None:
+def report(names: list[str], rounds, quiet: bool, args) -> None:
     rates, efficiencies = (
         [statistics.median(r[i][k] for r in rounds) for i in range(len(names))] for k in (0, 1)
     )
@@ -227,10 +230,18 @@ def report(names: list[str], rounds, args) -> None:
         f"{rates[0] / rates[i]:.2f} ({efficiencies[0] / efficiencies[i]:.2f}) {names[i]}"
         for i in range(1, len(names))
     )
-    print(f"{args.cost:>5g} µs {args.bytes:>6} {figures}  {len(rounds):>7}  {ratios}", flush=True)
+    print(
+        f"{args.cost:>5g} µs {args.bytes:>6} {figures}  {len(rounds):>6}{' ' if quiet else '!'}  {ratios}",
+        flush=True,
+    )
     if args.json:
         row = {"envs": args.envs, "workers": args.workers, "batch": args.batch}
-        row |= {"cost_us": args.cost, "observation_bytes": args.bytes, "names": names}
+        row |= {
+            "cost_us": args.cost,
+            "observation_bytes": args.bytes,
+            "names": names,
+            "quiet": quiet,
+        }
         print(json.dumps(row | {"rounds": rounds}), flush=True)
 
 
