@@ -230,10 +230,8 @@ def report(names: list[str], rounds, quiet: bool, args) -> None:
         f"{rates[0] / rates[i]:.2f} ({efficiencies[0] / efficiencies[i]:.2f}) {names[i]}"
         for i in range(1, len(names))
     )
-    print(
-        f"{args.cost:>5g} µs {args.bytes:>6} {figures}  {len(rounds):>6}{' ' if quiet else '!'}  {ratios}",
-        flush=True,
-    )
+    count = f"{len(rounds)}{' ' if quiet else '!'}"
+    print(f"{args.cost:>5g} µs {args.bytes:>6} {figures}  {count:>7}  {ratios}", flush=True)
     if args.json:
         row = {"envs": args.envs, "workers": args.workers, "batch": args.batch}
         row |= {
