@@ -79,15 +79,9 @@ class Storage:
                 fields = [storage.observations[t + 1], storage.rewards[t]]
                 fields += [storage.terminals[t], storage.truncations[t]]
                 storage.slots.append(
-                    [vecenv.rows(*(f[rows] for f in fields)) for rows in slices(vecenv)]
+                    [vecenv.rows(*(f[rows] for f in fields)) for rows in vecenv.slices]
                 )
         return storage
-
-
-def slices(vecenv: VecEnv) -> list[slice]:
-    """The rows of each batch, in the order in which batches are received."""
-    size = vecenv.agents_per_batch
-    return [slice(first, first + size) for first in range(0, vecenv.num_agents, size)]
 
 
 @dataclass
@@ -121,7 +115,7 @@ def rollout(
     Raises `NonFiniteError` naming environment, step and field for a NaN or infinity.
     """
     horizon = len(storage.rewards)
-    action_shape, parts = vecenv.single_action_space.shape or (), slices(vecenv)
+    action_shape, parts = vecenv.single_action_space.shape or (), vecenv.slices
     send: Any = vecenv.send
     storage.bootstraps.fill(0.0)
     policy.distribution.draw_noise(storage.noise, generator)

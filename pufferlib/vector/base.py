@@ -56,6 +56,12 @@ class VecEnv:
         """The joint space of one batch; made when asked for, its bounds take as much as a batch."""
         return joint_space(self.single_observation_space, self.agents_per_batch)
 
+    @property
+    def slices(self) -> list[slice]:
+        """The rows of each batch, in the order in which a vector that keeps one returns them."""
+        size = self.agents_per_batch
+        return [slice(first, first + size) for first in range(0, self.num_agents, size)]
+
     def async_reset(self, seed: int | Sequence[int] | None = None) -> None:
         """Begin every episode anew; environment k gets `env_seed(seed, k)` or its own of a list."""
         raise NotImplementedError

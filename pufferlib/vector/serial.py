@@ -43,10 +43,7 @@ class Serial(VecEnv):
             for env in self.envs:
                 env.close()
             raise
-        self._slices = [
-            slice(start, start + self.agents_per_batch)
-            for start in range(0, self.num_agents, self.agents_per_batch)
-        ]
+        self._slices = self.slices
         self._current = 0
         self._infos: list[list[dict]] = [[] for _ in self._slices]
         self._records: list[dict] = []
