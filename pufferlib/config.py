@@ -90,7 +90,7 @@ class TrainConfig:
 class VecConfig:
     """How many environments run, and where."""
 
-    backend: str = _setting("auto", "Backend by name, Serial or Native; auto picks the fastest.")
+    backend: str = _setting("auto", "Backend by name, such as Serial; auto picks the fastest.")
     num_envs: int = _setting(1024, "Environments that run side by side.", low=1)
     num_workers: int | str = _setting(
         "auto", "Threads or processes that step them; auto means one per usable core.",
@@ -100,6 +100,12 @@ class VecConfig:
         "auto", "Environments per batch; auto means what suits the backend.",
         low=1, choices=("auto",),
     )  # fmt: skip
+    restart_workers: int = _setting(
+        0, "Dead or frozen worker processes that are replaced before the run ends.", low=0
+    )
+    timeout_s: float = _setting(
+        60.0, "Seconds a step may take before a worker counts as frozen.", above=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

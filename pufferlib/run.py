@@ -50,6 +50,8 @@ def make_vecenv(entry: Entry, config: Config, **options: Any) -> vector.VecEnv:
         "batch_size": vec.batch_size,
         "sync_traj": True,  # A rollout has the same number of steps of every environment.
         "seed": config.train.seed,
+        "restart_workers": vec.restart_workers,
+        "timeout": vec.timeout_s,
     }
     return vector.make(entry, **{**arguments, **options})
 
@@ -236,6 +238,7 @@ class Session:
             "performance/learning_rate": metrics["learning_rate"],
             **{f"environment/{name}": value for name, value in self.recent().items()},
             "environment/episodes": int(self._episodes),
+            **({"environment/restarts": restarts} if (restarts := trainer.vecenv.restarts) else {}),
             **{f"losses/{name}": value for name, value in metrics["losses"].items()},
             **{f"time/{phase}": seconds for phase, seconds in self._spent.items()},
         }

@@ -192,6 +192,12 @@ class Multiprocessing(VecEnv):
         return self._block.ledger.read()
 
     @property
+    def buf(self) -> buffers.Buffers:  # type: ignore[override]
+        """The rows of all agents, in shared memory."""
+        self._check_open("buf")
+        return self._block.rows
+
+    @property
     def driver_env(self) -> PufferEnv:  # type: ignore[override]
         """One more environment, in this process; made when first asked for."""
         if self._driver_env is None:

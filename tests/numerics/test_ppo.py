@@ -327,6 +327,22 @@ def test_the_same_seed_gives_the_same_weights_for_any_number_of_threads():
     assert not torch.equal(weights(other), first)
 
 
+def test_worker_processes_train_the_same_weights_through_truncations():
+    results = []
+    for options in ({"backend": "Serial"}, {"num_workers": 2, "sync_traj": True, "overwork": True}):
+        config = Config(train=TrainConfig(horizon=16, minibatch_size=32, threads=1))
+        create = lambda: gymnasium.make("CartPole-v1", max_episode_steps=9)  # noqa: E731
+        with vector.make(create, num_envs=4, batch_size=2, **options) as vecenv:
+            torch.manual_seed(0)
+            policy = models.Default(vecenv.single_observation_space, vecenv.single_action_space)
+            trainer = ppo.create(config, vecenv, policy)
+            for _ in range(4):
+                trainer.advance()
+            assert (trainer.storage.bootstraps != 0).any()
+            results.append(weights(trainer))
+    assert torch.equal(*results)
+
+
 def test_a_restored_trainer_continues_to_the_bit():
     straight, first = native_trainer(), native_trainer()
     for _ in range(10):
