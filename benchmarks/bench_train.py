@@ -5,6 +5,8 @@
 Bare is what cannot be avoided: for each update the policy's forward pass on `horizon` batches, as
 in the rollout, and its forward and backward pass on every minibatch; no sampling, no loss, no
 optimizer, no environment. Both are measured in turn in every round; the ratio is that of medians.
+With `--peer PYTHON`, an interpreter that has PufferLib 3.0.0, its own trainer runs in every round
+too, on its game of the same name with the same sizes and threads (peers/pufferl.py).
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -43,11 +49,29 @@ def time_bare(trainer: ppo.Trainer) -> float:
     return time.perf_counter() - start
 
 
-def measure(trainer: ppo.Trainer, updates: int, rounds: int) -> dict:
-    """Steps per second, share of each phase, and the ratio of bare to whole time."""
+def run_peer(python: str, name: str, trainer: ppo.Trainer, seconds: float) -> float:
+    """Steps per second of PufferLib 3.0.0 with the sizes of `trainer`."""
+    config = trainer.config.train
+    sizes = {
+        "num-envs": trainer.vecenv.num_envs,
+        "horizon": config.horizon,
+        "minibatch": config.minibatch_size,
+        "threads": torch.get_num_threads(),
+        "seconds": seconds,
+    }
+    script = Path(__file__).parent / "peers" / "pufferl.py"
+    command = [python, str(script), name, *(f"--{key}={value}" for key, value in sizes.items())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["sps"]
+
+
+def measure(
+    trainer: ppo.Trainer, updates: int, rounds: int, peer: Callable[[], float] | None
+) -> dict:
+    """Steps per second, share of each phase, and the ratios to the bare network and the peer."""
     trainer.advance()
     time_bare(trainer)
-    whole, bare = [], []
+    whole, bare, theirs = [], [], []
     seconds = dict.fromkeys(ppo.PHASES, 0.0)
     steps = 0
     for _ in range(rounds):
@@ -61,15 +85,19 @@ def measure(trainer: ppo.Trainer, updates: int, rounds: int) -> dict:
                 seconds[phase] += spent
         whole.append((time.perf_counter() - start) / updates)
         bare.append(statistics.median(time_bare(trainer) for _ in range(3)))
+        if peer is not None:
+            theirs.append(peer())
     per_update = steps / (rounds * updates)
     total = sum(seconds.values())
-    return {
+    sps = per_update / statistics.median(whole)
+    ratio = {"peer_sps": theirs, "peer_ratio": round(sps / statistics.median(theirs or [sps]), 3)}
+    return (ratio if theirs else {}) | {
         "agents": trainer.vecenv.num_agents,
         "horizon": trainer.config.train.horizon,
         "minibatch_size": trainer.config.train.minibatch_size,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "sps": round(per_update / statistics.median(whole)),
+        "sps": round(sps),
         "bare_sps": round(per_update / statistics.median(bare)),
         "ratio": round(statistics.median(bare) / statistics.median(whole), 3),
         "shares": {phase: round(spent / total, 3) for phase, spent in seconds.items()},
@@ -84,6 +112,7 @@ def main() -> int:
     parser.add_argument("name", nargs="?", default="breakout")
     parser.add_argument("--updates", type=int, default=10, help="in each round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peer", metavar="PYTHON", help="one that has PufferLib 3.0.0")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options, flags = parser.parse_known_args()
     entry = registry.find(options.name)
@@ -91,7 +120,8 @@ def main() -> int:
     config = load_config(entry.name, env_config_path=path, overrides=flags)
     vecenv = make_vecenv(entry, config)
     trainer = ppo.create(config, vecenv, make_policy(entry, config, vecenv))
-    row = {"env": options.name} | measure(trainer, options.updates, options.rounds)
+    peer = options.peer and partial(run_peer, options.peer, options.name, trainer, 6.0)
+    row = {"env": options.name} | measure(trainer, options.updates, options.rounds, peer)
     vecenv.close()
     if options.json:
         print(json.dumps(row))
@@ -101,6 +131,8 @@ def main() -> int:
         f"{row['horizon']}, minibatches of {row['minibatch_size']}, {row['threads']} threads\n"
         f"bare network {row['bare_sps']:,} rows/s, ratio {row['ratio']:.2f}"
     )
+    if "peer_ratio" in row:
+        print(f"{row['peer_ratio']:.2f} times PufferLib 3.0.0")
     for phase, share in row["shares"].items():
         print(f"  {phase:<12} {share:6.1%}")
     return 0
