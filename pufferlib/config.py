@@ -71,7 +71,7 @@ class TrainConfig:
     adam_eps: float = _setting(1e-5, "Added to the root of the gradient's square.", above=0)
     weight_decay: float = _setting(0.0, "Decoupled weight decay.", low=0)
     device: str = _setting("auto", "Where the policy runs: auto, cpu, cuda or cuda:0.")
-    threads: int = _setting(0, "Threads of torch; 0 means one per usable core.", low=0)
+    threads: int = _setting(0, "Threads of torch; 0 tries which number is fastest.", low=0)
     precision: str = _setting(
         "float32", "Type of the policy's arithmetic.", choices=("float32", "bfloat16")
     )

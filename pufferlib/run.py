@@ -26,8 +26,10 @@ from pufferlib.config import Config, validate
 from pufferlib.dashboard import Dashboard, count, duration, export_svg, number
 from pufferlib.exceptions import APIUsageError, CheckpointError
 from pufferlib.logging import RunLogger, read_metrics, warn
+from pufferlib.machine import usable_cores
 from pufferlib.native.core import Params
 from pufferlib.registry import Entry
+from pufferlib.threads import ThreadTuner
 from pufferlib.vector.base import average_episodes
 
 RUNS = Path("runs")
@@ -175,6 +177,10 @@ class Session:
         self._saved: Path | None = None
         self._saved_at = trainer.updates
         self._reason = "done"
+        self._tuner: ThreadTuner | None = None
+        free = self._config.train.threads == 0 and trainer.device.type == "cpu"
+        if free and os.environ.get("MKL_CBWR") and torch.backends.mkl.is_available():
+            self._tuner = ThreadTuner(usable_cores())
 
     @property
     def seconds(self) -> float:
@@ -184,6 +190,9 @@ class Session:
     def on_update(self, trainer: ppo.Trainer, metrics: Mapping[str, Any]) -> bool:
         """Take in an update's metrics; True ends the training."""
         self._metrics = metrics
+        if self._tuner is not None:
+            spent = metrics["seconds"]
+            self._tuner.after_update(spent["inference"] + spent["update"])
         for phase, seconds in metrics["seconds"].items():
             self._spent[phase] += seconds
         self._remember(metrics["episodes"])

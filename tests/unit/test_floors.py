@@ -26,6 +26,7 @@ FLOORS = {
     "vector": 5,
     "models": 5,
     "optimizers": 5,
+    "threads": 5,
     "checkpoint": 6,
     "logging": 6,
     "dashboard": 6,
@@ -41,6 +42,7 @@ FLOORS = {
 TORCH = {
     "models",
     "optimizers",
+    "threads",
     "checkpoint",
     "logging",
     "ppo",
