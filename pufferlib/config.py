@@ -255,6 +255,7 @@ class Config:
         `source` is remembered for each key; by default it is the key's flag.
         Raises: ConfigError for a key that does not exist or a value that does not fit.
         """
+        typed = isinstance(values, Mapping)
         pairs = values if isinstance(values, Mapping) else parse_flags(values)
         sections: dict[str, dict[str, Any]] = {name: {} for name in (*SECTIONS, "env")}
         sources = dict(self.sources)
@@ -262,7 +263,8 @@ class Config:
             origin = source or "--" + key.replace("_", "-")
             section, name = find(key, source=origin)
             if section == "env":
-                sections[section][name] = _raw(value)
+                typed_value = None if value == "none" else value
+                sections[section][name] = typed_value if typed else _raw(value)
             else:
                 sections[section][name] = settings()[key].coerce(value, source=origin)
             sources[key] = origin

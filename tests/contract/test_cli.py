@@ -193,7 +193,7 @@ def test_a_run_leaves_its_settings_metrics_and_checkpoints(trained):
 
 def test_the_end_of_a_run_is_told_in_one_line(puffer, tmp_path):
     code, text, _ = puffer("train", "squared", "--run.dir", tmp_path, *SMALL)
-    pattern = r"squared: 1.28k steps in \d+s, episode_return \S+, .*/checkpoints/000000001280"
+    pattern = r"squared: 1.28k steps in \d+s, score \S+, .*/checkpoints/000000001280"
     assert code == 0 and re.fullmatch(pattern, text.splitlines()[-1])
 
 
