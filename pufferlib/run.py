@@ -424,6 +424,7 @@ def make_actor(
     if loaded is None:
         vecenv.action_space.seed(seed)
         return lambda observations: vecenv.action_space.sample()
+    torch.set_num_threads(config.train.threads or usable_cores())
     device = ppo.choose_device(config.train.device)
     policy = make_policy(entry, config, vecenv).to(device).eval()
     checkpoint.restore_policy(policy, loaded)
