@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 from pufferlib import ppo, registry
+from pufferlib.clock import PHASES
 from pufferlib.config import load_config
 from pufferlib.run import make_policy, make_vecenv
 
@@ -72,7 +73,7 @@ def measure(
     trainer.advance()
     time_bare(trainer)
     whole, bare, theirs = [], [], []
-    seconds = dict.fromkeys(ppo.PHASES, 0.0)
+    seconds = dict.fromkeys(PHASES, 0.0)
     steps = 0
     for _ in range(rounds):
         trainer.clock.lap("other")

@@ -29,20 +29,20 @@ class Policy(nn.Module):
         super().__init__()
         self.distribution = make_distribution(action_space)
         self.encoder = encoder
-        self.head = nn.Linear(hidden_size, self.distribution.num_parameters + 1)
+        self.head = nn.Linear(hidden_size, self.distribution.num_outputs + 1)
         with torch.no_grad():
             nn.init.orthogonal_(self.head.weight[:-1], 0.01)
             nn.init.orthogonal_(self.head.weight[-1:], 1.0)
             self.head.bias.zero_()
         if isinstance(self.distribution, Gaussian):
-            self.log_std = nn.Parameter(torch.zeros(self.distribution.num_parameters))
+            self.log_std = nn.Parameter(torch.zeros(self.distribution.num_outputs))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.head(self.encoder(observations))
-        parameters, values = output[:, :-1], output[:, -1]
+        sizes = [self.distribution.num_outputs, 1]
+        parameters, values = self.head(self.encoder(observations)).split(sizes, 1)
         if isinstance(self.distribution, Gaussian):
             parameters = torch.cat([parameters, self.log_std.expand_as(parameters)], 1)
-        return parameters, values
+        return parameters, values.squeeze(1)
 
 
 class Default(Policy):
@@ -60,7 +60,7 @@ class Default(Policy):
         layers: list[nn.Module] = [flatten]
         width = flatten.size
         for _ in range(num_layers):
-            layers += [orthogonal(nn.Linear(width, hidden_size)), nn.ReLU()]
+            layers += [orthogonal(nn.Linear(width, hidden_size)), nn.ReLU(inplace=True)]
             width = hidden_size
         super().__init__(action_space, nn.Sequential(*layers), width)
 
@@ -219,7 +219,7 @@ class Categorical:
 
     def __init__(self, sizes: list[int]):
         self.sizes = sizes
-        self.num_parameters = self.num_noise = sum(sizes)
+        self.num_outputs = self.num_parameters = self.num_noise = sum(sizes)
         self.action_shape = (len(sizes),)
         self.action_dtype = torch.int32
 
@@ -227,20 +227,15 @@ class Categorical:
         """Fill noise [..., num_noise] with standard Gumbel samples."""
         noise.exponential_(generator=generator).log_().neg_()
 
-    def sample(self, logits: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [B, D] and their log-probabilities [B]; the same noise gives the same actions."""
-        actions, logprobs = [], []
-        for piece, gumbel in zip(
-            logits.split(self.sizes, 1), noise.split(self.sizes, 1), strict=True
-        ):
-            logp = functional.log_softmax(piece, 1)
-            action = (logp + gumbel).argmax(1, keepdim=True)
-            actions.append(action)
-            logprobs.append(logp.gather(1, action).squeeze(1))
-        return torch.cat(actions, 1), reduce(torch.add, logprobs)
+    def sample(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """Actions [B, D]: the largest logit plus Gumbel noise, which is a softmax sample (Maddison
+        et al. 2014, "A* sampling"); the same noise gives the same actions."""
+        return self.best(logits + noise)
 
     def best(self, logits: Tensor) -> Tensor:
         """The likeliest actions [B, D]."""
+        if len(self.sizes) == 1:
+            return logits.argmax(1, keepdim=True)
         pieces = logits.split(self.sizes, 1)
         return torch.cat([piece.argmax(1, keepdim=True) for piece in pieces], 1)
 
@@ -263,7 +258,8 @@ class Gaussian:
     """
 
     def __init__(self, size: int):
-        self.num_parameters = self.num_noise = size
+        self.num_outputs = self.num_noise = size
+        self.num_parameters = 2 * size
         self.action_shape = (size,)
         self.action_dtype = torch.float32
 
@@ -271,11 +267,10 @@ class Gaussian:
         """Fill noise [..., num_noise] with standard normal samples."""
         noise.normal_(generator=generator)
 
-    def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [B, D] and their log-probabilities [B]."""
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """Actions [B, D]."""
         mean, log_std = parameters.chunk(2, 1)
-        actions = mean + log_std.exp() * noise
-        return actions, self.evaluate(parameters, actions)[0]
+        return mean + log_std.exp() * noise
 
     def best(self, parameters: Tensor) -> Tensor:
         """The likeliest actions [B, D]: the means."""

@@ -12,7 +12,6 @@ vector's `final_observations`, and its value takes the place of the return that 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -22,14 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pufferlib.clock import Clock
 from pufferlib.config import Config, TrainConfig, validate
 from pufferlib.exceptions import APIUsageError, NonFiniteError
 from pufferlib.machine import usable_cores
 from pufferlib.native import core
 from pufferlib.optimizers import make_optimizer
 from pufferlib.vector import Native, VecEnv
-
-PHASES = ("environment", "inference", "copy", "advantage", "update", "other")
 
 
 @dataclass
@@ -45,12 +43,13 @@ class Storage:
     terminals: np.ndarray  # [T, A] bool
     truncations: np.ndarray  # [T, A] bool
     masks: np.ndarray  # [T, A] bool: the agent was there to act
-    values: np.ndarray  # [T, A] float32
     bootstraps: np.ndarray  # [T, A] float32: value of the final observation where truncated
     advantages: np.ndarray  # [T, A] float32
     device_observations: Tensor  # [T+1, A, *O]
+    parameters: Tensor  # [T, A, P] of the action distribution
     actions: Tensor  # [T, A, D]
     logprobs: Tensor  # [T, A]
+    values: Tensor  # [T, A]
     noise: Tensor  # [T, A, K] standard samples that drive the action distribution
     slots: list = field(default_factory=list)  # [T][slice]: where `Native` writes a step's results
 
@@ -61,7 +60,7 @@ class Storage:
         distribution, dtype = policy.distribution, getattr(torch, str(np.dtype(space.dtype)))
         shape = (horizon + 1, vecenv.num_agents, *space.shape)
         host = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
-        floats, flags = "rewards values bootstraps advantages", "terminals truncations masks"
+        floats, flags = "rewards bootstraps advantages", "terminals truncations masks"
         arrays: dict[str, Any] = {name: np.zeros(rows, np.float32) for name in floats.split()}
         arrays |= {name: np.zeros(rows, np.bool_) for name in flags.split()}
         storage = cls(
@@ -71,7 +70,9 @@ class Storage:
             actions=torch.zeros(
                 (*rows, *distribution.action_shape), dtype=distribution.action_dtype, device=device
             ),
+            parameters=torch.zeros((*rows, distribution.num_parameters), device=device),
             logprobs=torch.zeros(rows, device=device),
+            values=torch.zeros(rows, device=device),
             noise=torch.zeros((*rows, distribution.num_noise), device=device),
         )
         if isinstance(vecenv, Native):
@@ -82,25 +83,6 @@ class Storage:
                     [vecenv.rows(*(f[rows] for f in fields)) for rows in vecenv.slices]
                 )
         return storage
-
-
-@dataclass
-class Clock:
-    """Seconds spent in each phase since the last `read`."""
-
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    last: float = field(default_factory=time.perf_counter)
-
-    def lap(self, phase: str) -> None:
-        """Count the time since the last lap as `phase`."""
-        now = time.perf_counter()
-        self.seconds[phase] += now - self.last
-        self.last = now
-
-    def read(self) -> dict[str, float]:
-        """The seconds of each phase, which start again at 0."""
-        seconds, self.seconds = self.seconds, dict.fromkeys(PHASES, 0.0)
-        return seconds
 
 
 # ---------------------------------------------------------------- rollout
@@ -127,10 +109,10 @@ def rollout(
             keep(vecenv, policy, storage, t, rows, batch)
             clock.lap("copy")
             parameters, values = policy(storage.device_observations[t, rows])
-            actions, logprobs = policy.distribution.sample(parameters, storage.noise[t, rows])
+            actions = policy.distribution.sample(parameters, storage.noise[t, rows])
             storage.actions[t, rows] = actions
-            storage.logprobs[t, rows] = logprobs
-            storage.values[t, rows] = values.float().cpu().numpy()
+            storage.parameters[t, rows] = parameters
+            storage.values[t, rows] = values
             chosen = storage.actions[t, rows].cpu().numpy().reshape(-1, *action_shape)
             clock.lap("inference")
             if storage.slots:
@@ -144,6 +126,9 @@ def rollout(
         keep(vecenv, policy, storage, horizon, rows, batch)
     check_finite(storage, vecenv.agents_per_env)
     clock.lap("copy")
+    flat = storage.parameters.flatten(0, 1), storage.actions.flatten(0, 1)
+    storage.logprobs.copy_(policy.distribution.evaluate(*flat)[0].view_as(storage.logprobs))
+    clock.lap("inference")
 
 
 def keep(vecenv: VecEnv, policy: Any, storage: Storage, t: int, rows: slice, batch: tuple) -> None:
@@ -171,7 +156,11 @@ def keep(vecenv: VecEnv, policy: Any, storage: Storage, t: int, rows: slice, bat
 
 def check_finite(storage: Storage, agents_per_env: int) -> None:
     """Raise `NonFiniteError` for the first reward, observation or value that is not finite."""
-    fields = {"reward": storage.rewards, "value": storage.values, "bootstrap": storage.bootstraps}
+    fields = {
+        "reward": storage.rewards,
+        "value": storage.values.cpu().numpy(),
+        "bootstrap": storage.bootstraps,
+    }
     if storage.observations.dtype == np.float32:
         fields = {"observation": storage.observations} | fields
     for name, array in fields.items():
@@ -197,7 +186,7 @@ def advantage(policy: Any, storage: Storage, config: TrainConfig) -> None:
         rewards = np.clip(rewards, -config.reward_clip, config.reward_clip)
     core.advantages(
         rewards,
-        storage.values,
+        storage.values.cpu().numpy(),
         np.ascontiguousarray(last_values),
         storage.bootstraps,
         storage.terminals,
@@ -216,6 +205,7 @@ def loss(
     old_logprobs: Tensor,
     advantages: Tensor,
     old_values: Tensor,
+    *,
     config: TrainConfig,
 ) -> tuple[Tensor, Tensor]:
     """The PPO loss of B rows, and [policy, value, entropy, kl, clipped share] to look at.
@@ -264,22 +254,23 @@ def update(
     segments = config.minibatch_size // horizon
     observations = storage.device_observations[:-1]
     advantages = torch.from_numpy(storage.advantages).to(device)
-    old_values = torch.from_numpy(storage.values).to(device)
     all_present = bool(storage.masks.all())
     masks = torch.from_numpy(storage.masks).to(device)
+    gathered = observations[:, :segments].clone(memory_format=torch.contiguous_format)
     seen, norms = [], []
     for _ in range(config.update_epochs):
         order = torch.randperm(agents, generator=generator, device=device)
         for chosen in order.split(segments):
-            present = None if all_present else masks.index_select(1, chosen).flatten()
-            obs, act, logp, adv, val = (
-                select(x, chosen, present)
-                for x in (observations, storage.actions, storage.logprobs, advantages, old_values)
-            )
+            fields = [storage.actions, storage.logprobs, advantages, storage.values]
+            fields = [x.index_select(1, chosen).flatten(0, 1) for x in fields]
+            obs = torch.index_select(observations, 1, chosen, out=gathered).flatten(0, 1)
+            if not all_present:
+                present = masks.index_select(1, chosen).flatten()
+                obs, *fields = (x[present] for x in (obs, *fields))
             if len(obs) == 0:
                 continue
             with autocast(config, device):
-                total, figures = loss(policy, obs, act, logp, adv, val, config)
+                total, figures = loss(policy, obs, *fields, config=config)
             optimizer.zero_grad(set_to_none=True)
             total.backward()
             norm = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
@@ -301,15 +292,9 @@ def update(
     }
 
 
-def select(x: Tensor, segments: Tensor, present: Tensor | None) -> Tensor:
-    """The rows of some segments of x [T, A, …] → [B, …], those of absent agents left out."""
-    rows = x.index_select(1, segments).flatten(0, 1)
-    return rows if present is None else rows[present]
-
-
 def explained_variance(storage: Storage) -> float:
     """1 - Var(return - value) / Var(return) over the rows of present agents; 0 if undefined."""
-    returns = (storage.advantages + storage.values)[storage.masks]
+    returns = (storage.advantages + storage.values.cpu().numpy())[storage.masks]
     spread = returns.var() if returns.size else 0.0
     return float(1 - storage.advantages[storage.masks].var() / spread) if spread > 0 else 0.0
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from pufferlib import ppo
+from pufferlib.clock import Clock
 from pufferlib.exceptions import APIUsageError
 from pufferlib.machine import usable_cores
 from pufferlib.native_env import NativeEnv
@@ -27,7 +28,7 @@ UNEVEN = 1.5  # Slowest worker over the mean, from which its environments are to
 
 
 @dataclass
-class Recorder(ppo.Clock):
+class Recorder(Clock):
     """A trainer's clock that also keeps each lap as (phase, begin, end), in seconds."""
 
     laps: list[tuple[str, float, float]] = field(default_factory=list)

@@ -22,6 +22,7 @@ import torch
 
 from pufferlib import checkpoint, models, ppo, vector
 from pufferlib.checkpoint import Checkpoint
+from pufferlib.clock import PHASES
 from pufferlib.config import Config, validate
 from pufferlib.dashboard import Dashboard, count, duration, export_svg, number
 from pufferlib.exceptions import APIUsageError, CheckpointError
@@ -168,7 +169,7 @@ class Session:
         self._process = psutil.Process()
         self._config = trainer.config
         self._began = time.monotonic() - seconds
-        self._spent = dict.fromkeys(ppo.PHASES, 0.0)
+        self._spent = dict.fromkeys(PHASES, 0.0)
         self._recent: deque[dict[str, float]] = deque()
         self._speed = self._episodes = 0.0
         self._metrics: Mapping[str, Any] = {}
@@ -440,7 +441,7 @@ def make_actor(
             actions = distribution.best(parameters)
         else:
             distribution.draw_noise(noise, generator)
-            actions, _ = distribution.sample(parameters, noise)
+            actions = distribution.sample(parameters, noise)
         return actions.to(distribution.action_dtype).cpu().numpy().reshape(-1, *shape)
 
     return act

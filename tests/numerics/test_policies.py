@@ -25,7 +25,7 @@ def draw(distribution, parameters, seed=0):
 @pytest.mark.parametrize("sizes", [[3, 5, 7], [4, 4], [1]])
 def test_discrete_components_stay_in_range_and_take_every_choice(sizes):
     distribution = models.Categorical(sizes)
-    actions, _ = draw(distribution, torch.zeros(ROWS, sum(sizes)))
+    actions = draw(distribution, torch.zeros(ROWS, sum(sizes)))
     for column, size in zip(actions.T, sizes, strict=True):
         assert column.unique().tolist() == list(range(size))
 
@@ -33,7 +33,7 @@ def test_discrete_components_stay_in_range_and_take_every_choice(sizes):
 def test_samples_follow_their_probabilities():
     distribution = models.Categorical([3])
     logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(ROWS, 3)
-    actions, _ = draw(distribution, logits)
+    actions = draw(distribution, logits)
     share = torch.bincount(actions[:, 0], minlength=3) / ROWS
     # Five standard deviations of a share at this many draws.
     assert share.tolist() == pytest.approx([0.5, 0.3, 0.2], abs=5 * 0.5 / math.sqrt(ROWS))
@@ -50,11 +50,14 @@ def test_logprobs_and_entropies_are_sums_over_unequal_components():
 
 
 @pytest.mark.parametrize("distribution", [models.Categorical([3, 5]), models.Gaussian(4)])
-def test_a_stored_logprob_is_the_recomputed_one(distribution):
+def test_likelier_actions_are_drawn_from_the_same_noise_and_best_needs_none(distribution):
     torch.manual_seed(0)
     parameters = torch.randn(100, 8)
-    actions, logprobs = draw(distribution, parameters)
-    torch.testing.assert_close(distribution.evaluate(parameters, actions)[0], logprobs)
+    best = distribution.best(parameters)
+    silent = distribution.sample(parameters, torch.zeros(100, distribution.num_noise))
+    torch.testing.assert_close(silent, best, rtol=0, atol=0)
+    assert torch.equal(draw(distribution, parameters), draw(distribution, parameters))
+    assert not torch.equal(draw(distribution, parameters), best)
 
 
 def test_gaussian_numbers():
@@ -69,7 +72,7 @@ def test_samples_beyond_the_bounds_are_kept_raw():
     box = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 5], np.float32))
     distribution = models.make_distribution(box)
     parameters = torch.tensor([[3.0, 3.0, 0.0, 0.0]]).expand(1000, 4)
-    actions, _ = draw(distribution, parameters)
+    actions = draw(distribution, parameters)
     assert actions[:, 0].max() > 1.0
 
 

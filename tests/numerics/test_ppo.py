@@ -117,7 +117,7 @@ def test_a_truncation_bootstraps_from_the_final_observation_not_from_the_reset_o
     assert storage.truncations[4].all() and not storage.terminals.any()
     assert storage.bootstraps[4] == pytest.approx(value)
     assert storage.observations[5, 0, 0] == 0
-    expected = 1 + 0.9 * value - storage.values[4, 0]
+    expected = 1 + 0.9 * value - storage.values[4, 0].item()
     assert storage.advantages[4, 0] == pytest.approx(expected, rel=1e-5)
 
 
@@ -144,7 +144,9 @@ def test_the_loss_by_hand():
     old = torch.tensor([half, half - np.log(2.0)], dtype=torch.float32)  # Ratios 1 and 2.
     advantages, values = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 1.0])
     actions = torch.zeros((2, 1), dtype=torch.int32)
-    total, figures = ppo.loss(Fixed(), torch.zeros(2, 1), actions, old, advantages, values, config)
+    total, figures = ppo.loss(
+        Fixed(), torch.zeros(2, 1), actions, old, advantages, values, config=config
+    )
     policy = -(1.0 + 1.2) / 2  # The second ratio is cut to 1.2.
     value = 0.5 * ((1 - 2) ** 2 + (3 - 2) ** 2) / 2
     entropy = np.log(2)
@@ -164,7 +166,7 @@ def test_value_clipping_takes_the_worse_of_both():
     config = TrainConfig(normalize_advantage=False, vf_clip_coef=0.5)
     zero = torch.zeros(1)
     _, figures = ppo.loss(
-        Fixed(), zero[None], zero[None].int(), zero, torch.tensor([1.9]), zero, config
+        Fixed(), zero[None], zero[None].int(), zero, torch.tensor([1.9]), zero, config=config
     )
     assert figures[1].item() == pytest.approx(0.5 * (0.5 - 1.9) ** 2)
 

@@ -29,6 +29,7 @@ FLOORS = {
     "threads": 5,
     "checkpoint": 6,
     "logging": 6,
+    "clock": 0,
     "dashboard": 6,
     "ppo": 7,
     "run": 8,
