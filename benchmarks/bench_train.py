@@ -27,6 +27,7 @@ import torch
 from pufferlib import ppo, registry
 from pufferlib.clock import PHASES
 from pufferlib.config import load_config
+from pufferlib.machine import keep_freed_memory
 from pufferlib.run import make_policy, make_vecenv
 
 
@@ -119,6 +120,7 @@ def main() -> int:
     entry = registry.find(options.name)
     path = entry.config_path if entry.config_path.is_file() else None
     config = load_config(entry.name, env_config_path=path, overrides=flags)
+    keep_freed_memory()
     vecenv = make_vecenv(entry, config)
     trainer = ppo.create(config, vecenv, make_policy(entry, config, vecenv))
     peer = options.peer and partial(run_peer, options.peer, options.name, trainer, 6.0)

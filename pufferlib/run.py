@@ -27,7 +27,7 @@ from pufferlib.config import Config, validate
 from pufferlib.dashboard import Dashboard, count, duration, export_svg, number
 from pufferlib.exceptions import APIUsageError, CheckpointError
 from pufferlib.logging import RunLogger, read_metrics, warn
-from pufferlib.machine import usable_cores
+from pufferlib.machine import keep_freed_memory, usable_cores
 from pufferlib.native.core import Params
 from pufferlib.registry import Entry
 from pufferlib.threads import ThreadTuner
@@ -125,6 +125,7 @@ def train(entry: Entry, config: Config, *, resume: Path | None = None) -> dict[s
     Returns: {"run_dir", "checkpoint", "step", "updates", "seconds", "score", "reason"}.
     Raises: Stop after SIGINT or SIGTERM, once the update under way is saved.
     """
+    keep_freed_memory()
     if entry.is_native:  # The agents of others are counted, and checked, once they are made.
         agents = Params(entry.library, dict(config.env)).num_agents
         validate(config, config.vec.num_envs * agents)
