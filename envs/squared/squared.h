@@ -80,7 +80,7 @@ static inline void squared_step(Squared *s, const SquaredParams *p, SquaredRows 
 static inline void squared_observe(const Squared *s, const SquaredParams *p, int agent,
                                    uint8_t *row) {
     (void)agent;
-    __builtin_memset(row, SQUARED_EMPTY, (size_t)(p->size * p->size));
+    puffer_zero(row, (size_t)(p->size * p->size)); /* SQUARED_EMPTY */
     row[s->target] = SQUARED_TARGET;
     if ((unsigned)s->x < (unsigned)p->size && (unsigned)s->y < (unsigned)p->size) {
         row[s->y * p->size + s->x] = SQUARED_AGENT;
