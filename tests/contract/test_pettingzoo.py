@@ -371,9 +371,9 @@ def test_rows_of_absent_agents_are_outside_of_training(monkeypatch):
 
     rows, whole = [], ppo.loss
 
-    def loss(policy, observations, *rest):
+    def loss(policy, observations, *rest, config):
         rows.append(observations.clone())
-        return whole(policy, observations, *rest)
+        return whole(policy, observations, *rest, config=config)
 
     monkeypatch.setattr(ppo, "loss", loss)
     sizes = {"train.horizon": 8, "train.minibatch_size": 16, "train.threads": 1}
