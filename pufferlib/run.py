@@ -390,24 +390,31 @@ def evaluate(
     """Play whole episodes → {"episode_return": {"mean", "std", "count"}, …}.
 
     `loaded` None takes uniformly random actions; `greedy` takes the likeliest action instead of
-    sampling. Each environment plays as many episodes as the others and what it plays beyond is not
+    sampling. Each agent plays as many episodes as the others and what it plays beyond is not
     counted, so that short episodes do not weigh more than long ones.
     """
     if episodes < 1:
         raise APIUsageError(f"episodes is {episodes}; expected at least 1")
     num_envs = min(episodes, config.vec.num_envs)
-    quotas = [episodes // num_envs + (k < episodes % num_envs) for k in range(num_envs)]
     vecenv = make_vecenv(entry, config, num_envs=num_envs, batch_size="auto", num_workers="auto")
     try:
         act = make_actor(entry, config, vecenv, loaded=loaded, seed=seed, greedy=greedy)
+        rows, agents = vecenv.num_agents, vecenv.agents_per_env
+        quotas = np.full(rows, episodes // rows)
+        quotas[: episodes % rows] += 1
         records: list[dict[str, float]] = []
         observations, _ = vecenv.reset(seed)
-        while max(quotas) > 0:
-            observations = vecenv.step(act(observations))[0]
+        while quotas.any():
+            observations, _, terminals, truncations, _ = vecenv.step(act(observations))
+            counted = (terminals | truncations) & (quotas > 0)
             for record in vecenv.episodes():
-                if quotas[record["env"]] > 0:
-                    quotas[record["env"]] -= record.get("episodes", 1)
-                    records.append(record)
+                first = record["env"] * agents
+                ended = first + np.flatnonzero(counted[first : first + agents])
+                ended = ended[: int(record.get("episodes", 1))]
+                quotas[ended] -= 1
+                counted[ended] = False
+                if len(ended):
+                    records.append({**record, "episodes": len(ended)})
     finally:
         vecenv.close()
     return summarize_episodes(records)

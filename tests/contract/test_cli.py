@@ -11,9 +11,9 @@ import time
 import pytest
 import torch
 
-from pufferlib import checkpoint, run
+from pufferlib import checkpoint, registry, run
 from pufferlib.cli import main, split_flags
-from pufferlib.config import Config
+from pufferlib.config import Config, load_config
 from pufferlib.logging import read_metrics
 
 STEPS = 128  # Of an update of the small run below: 8 environments and a horizon of 16.
@@ -307,6 +307,16 @@ def test_eval_prints_mean_deviation_and_count_of_each_number(puffer, trained):
     assert summary["episode_return"]["count"] == 20
     code, text, _ = puffer("eval", "squared", "--checkpoint", trained, "--episodes", 5, "--greedy")
     assert code == 0 and re.search(r"episode_return +-?\d\.\d+ ± .*\(5\)", text)
+
+
+def test_short_lives_of_a_world_of_many_agents_do_not_crowd_out_long_ones():
+    entry = registry.find("snake")
+    config = load_config("snake", overrides={"vec.num_envs": 2, "env.snakes": 8})
+    few = run.evaluate(entry, config, loaded=None, episodes=16, seed=3)["episode_length"]
+    many = run.evaluate(entry, config, loaded=None, episodes=1600, seed=3)["episode_length"]
+    assert (few["count"], many["count"]) == (16, 1600)
+    # The first lives alone; the first 16 deaths of two worlds would be half as long.
+    assert few["mean"] > 0.6 * many["mean"]
 
 
 def test_eval_repeats_itself_for_a_seed(puffer, trained):
