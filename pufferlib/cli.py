@@ -258,8 +258,8 @@ def check_verb(arguments: argparse.Namespace) -> None:
     for rule in report.untried:
         print(f"  not tried: {rule}")
     for backend in ("Serial", "Native") if entry.is_native else ("Serial",):
-        make = partial(vector.make, backend=backend, env_kwargs=dict(config.env))
-        check_backend(make, creator=entry)
+        make = partial(vector.make, backend=backend)
+        check_backend(make, creator=entry, env_kwargs=config.env)
         print(f"{entry.name}: {backend} keeps the contract")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,23 @@ def check_backend(
     make_vecenv: Callable[..., VecEnv],
     *,
     creator: Any = None,
+    env_kwargs: Mapping[str, Any] | None = None,
     batch_sizes: tuple[int, ...] = (4, 2, 1),
     steps: int = 40,
 ) -> None:
     """Run a backend under the contract of `VecEnv`; its environments must step as they do alone.
 
     `make_vecenv(creator, num_envs=4, batch_size=…, seed=…)` makes the vector, for example
-    `functools.partial(vector.make, backend="Serial")`. `creator` is what `vector.make` takes; it
-    must give the same trajectory for the same seed. By default it is `Probe`, which puts every
-    rule to the test. Each environment is stepped `steps` times for each of `batch_sizes`.
+    `functools.partial(vector.make, backend="Serial")`. `creator` is what `vector.make` takes, and
+    `env_kwargs`, if any, are passed on to it; it must give the same trajectory for the same seed.
+    By default it is `Probe`, which puts every rule to the test. Each environment is
+    stepped `steps` times for each of `batch_sizes`.
 
     Raises APIUsageError with one sentence for the first rule that is violated.
     """
-    check = _Check(make_vecenv, Probe if creator is None else creator, steps)
+    if env_kwargs:
+        make_vecenv = partial(make_vecenv, env_kwargs=env_kwargs)
+    check = _Check(make_vecenv, Probe if creator is None else creator, steps, env_kwargs)
     check.sizes()
     for batch_size in batch_sizes:
         vecenv = check.make(batch_size, seed=7)
@@ -126,8 +131,9 @@ class Probe(PufferEnv):
 class _Check:
     """A backend under test and the rules it is held to."""
 
-    def __init__(self, make_vecenv, creator, steps: int):
+    def __init__(self, make_vecenv, creator, steps: int, env_kwargs=None):
         self.make_vecenv, self.creator, self.steps = make_vecenv, creator, steps
+        self.env_kwargs = env_kwargs
         self.name = "the backend"
 
     def fail(self, problem: str) -> None:
@@ -242,7 +248,7 @@ class _Check:
                 self.fail("infos of one step changed at a later one; hand out copies")
 
     def worlds(self, seeds) -> list[_World]:
-        factories = list_factories(self.creator, None, None, len(seeds))
+        factories = list_factories(self.creator, None, self.env_kwargs, len(seeds))
         return [_World(factory(), k, seeds[k]) for k, factory in enumerate(factories)]
 
     def owners(self, vecenv: VecEnv, agent_ids) -> list[int]:

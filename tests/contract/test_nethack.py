@@ -412,3 +412,10 @@ def test_the_shipped_settings_earn_two_and_a_half_times_what_chance_does(entry, 
     trained = run.evaluate(entry, config, loaded=loaded, episodes=100)["episode_return"]["mean"]
     chance = run.evaluate(entry, config, loaded=None, episodes=100)["episode_return"]["mean"]
     assert trained >= 2.5 * chance
+
+
+def test_puffer_check_holds_the_shipped_settings_to_the_contract(capsys):
+    from pufferlib.cli import main
+
+    assert main(["check", "nethack"]) == 0
+    assert "nethack: Serial keeps the contract" in capsys.readouterr().out
