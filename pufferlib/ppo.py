@@ -12,6 +12,7 @@ vector's `final_observations`, and its value takes the place of the return that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -246,12 +247,15 @@ def update(
 ) -> dict[str, float]:
     """Gradient steps over the rollout in minibatches of whole segments → means to look at.
 
+    Segments are shuffled in blocks of neighbours, so that gathering them reads memory in runs.
     Rows of absent agents are left out. Raises `NonFiniteError` before a step that would spoil the
     weights.
     """
     device = storage.actions.device
     horizon, agents = storage.rewards.shape
     segments = config.minibatch_size // horizon
+    block = math.gcd(segments, 16)
+    neighbours = torch.arange(block, device=device)
     observations = storage.device_observations[:-1]
     advantages = torch.from_numpy(storage.advantages).to(device)
     all_present = bool(storage.masks.all())
@@ -259,8 +263,8 @@ def update(
     gathered = observations[:, :segments].clone(memory_format=torch.contiguous_format)
     seen, norms = [], []
     for _ in range(config.update_epochs):
-        order = torch.randperm(agents, generator=generator, device=device)
-        for chosen in order.split(segments):
+        blocks = torch.randperm(agents // block, generator=generator, device=device)
+        for chosen in (blocks[:, None] * block + neighbours).flatten().split(segments):
             fields = [storage.actions, storage.logprobs, advantages, storage.values]
             fields = [x.index_select(1, chosen).flatten(0, 1) for x in fields]
             obs = torch.index_select(observations, 1, chosen, out=gathered).flatten(0, 1)
