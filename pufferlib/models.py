@@ -225,7 +225,7 @@ class Categorical:
 
     def draw_noise(self, noise: Tensor, generator: torch.Generator) -> None:
         """Fill noise [..., num_noise] with standard Gumbel samples."""
-        noise.exponential_(generator=generator).log_().neg_()
+        noise.uniform_(generator=generator).log_().neg_().log_().neg_()
 
     def sample(self, logits: Tensor, noise: Tensor) -> Tensor:
         """Actions [B, D]: the largest logit plus Gumbel noise, which is a softmax sample (Maddison
