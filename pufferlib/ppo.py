@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pufferlib import fused
 from pufferlib.clock import Clock
 from pufferlib.config import Config, TrainConfig, validate
 from pufferlib.exceptions import APIUsageError, NonFiniteError
@@ -211,14 +212,19 @@ def loss(
 ) -> tuple[Tensor, Tensor]:
     """The PPO loss of B rows, and [policy, value, entropy, kl, clipped share] to look at.
 
-    Observations [B, *O], actions [B, D], the rest [B].
+    Observations [B, *O], actions [B, D], the rest [B]. `fused.DiscreteLoss` is the same in one
+    pass, for discrete actions on a CPU.
     """
     parameters, values = policy(observations)
-    logprobs, entropy = policy.distribution.evaluate(parameters.float(), actions)
-    values, returns = values.float(), advantages + old_values
+    returns = advantages + old_values
     if config.normalize_advantage:
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
+    if fused.fits(policy.distribution, parameters, values):
+        old, sizes = (old_logprobs, advantages, old_values, returns), policy.distribution.sizes
+        return fused.DiscreteLoss.apply(parameters, values, actions, *old, sizes, config)
 
+    values = values.float()
+    logprobs, entropy = policy.distribution.evaluate(parameters.float(), actions)
     log_ratio = logprobs - old_logprobs
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)

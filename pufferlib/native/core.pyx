@@ -8,7 +8,7 @@ C, so memory outlives its users; a wrong type, shape, layout or a read-only arra
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -117,6 +117,16 @@ cdef extern from "kernels.h" nogil:
     int64_t copy_continuous(float *to, const float *source, int64_t rows, int components,
                             const float *low, const float *high)
     int64_t find_nonfinite(const float *values, int64_t count)
+    ctypedef struct LossWeights:
+        float clip
+        float value_clip
+        float value_weight
+        float entropy_weight
+    void ppo_loss(const float *logits, int64_t stride, const float *values, int64_t value_stride,
+                  const int32_t *actions, const float *old_logprobs, const float *advantages,
+                  const float *old_values, const float *returns, int64_t rows, int components,
+                  const int32_t *sizes, LossWeights w, float *grad_logits, float *grad_values,
+                  double *sums)
     void gae(const float *rewards, const float *values, const float *last_values,
              const float *bootstraps, const uint8_t *terminals, const uint8_t *truncations,
              const uint8_t *masks, float *advantages, int64_t steps, int64_t rows, float gamma,
@@ -700,6 +710,42 @@ def advantages(rewards, values, last_values, bootstraps, terminals, truncations,
             <float *>b.buffer.buf, <uint8_t *>e.buffer.buf, <uint8_t *>u.buffer.buf,
             <uint8_t *>m.buffer.buf, <float *>o.buffer.buf, r.buffer.shape[0], r.buffer.shape[1],
             <float>gamma, <float>lambda_)
+
+
+def discrete_loss(uintptr_t logits, int64_t stride, uintptr_t values, int64_t value_stride, actions,
+                  old_logprobs, advantages, old_values, returns, grad_logits, grad_values, sizes,
+                  float clip, float value_clip, float value_weight, float entropy_weight):
+    """The PPO loss of B rows of discrete actions, and its gradient into `grad_logits` [B, P] and
+    `grad_values` [B] → means of (policy loss, value loss, entropy, divergence, clipped share).
+
+    `logits` and `values` are addresses of float32 rows `stride` and `value_stride` elements apart.
+    """
+    cdef int64_t rows = len(grad_values)
+    cdef int components = len(sizes)
+    cdef tuple line = (rows,)
+    cdef Held a = Held(actions, "actions", "int32", (rows, components), False)
+    cdef Held o = Held(old_logprobs, "old_logprobs", "float32", line, False)
+    cdef Held d = Held(advantages, "advantages", "float32", line, False)
+    cdef Held v = Held(old_values, "old_values", "float32", line, False)
+    cdef Held r = Held(returns, "returns", "float32", line, False)
+    cdef Held gl = Held(grad_logits, "grad_logits", "float32", (rows, sum(sizes)), True)
+    cdef Held gv = Held(grad_values, "grad_values", "float32", line, True)
+    cdef int32_t counts[32]
+    cdef double sums[5]
+    cdef LossWeights weights
+    if components > 32:
+        raise APIUsageError(f"{components} components of an action; expected at most 32")
+    for k in range(components):
+        counts[k] = sizes[k]
+    memset(sums, 0, sizeof(sums))
+    weights.clip, weights.value_clip = clip, value_clip
+    weights.value_weight, weights.entropy_weight = value_weight, entropy_weight
+    with nogil:
+        ppo_loss(<float *>logits, stride, <float *>values, value_stride, <int32_t *>a.buffer.buf,
+                 <float *>o.buffer.buf, <float *>d.buffer.buf, <float *>v.buffer.buf,
+                 <float *>r.buffer.buf, rows, components, counts, weights,
+                 <float *>gl.buffer.buf, <float *>gv.buffer.buf, sums)
+    return [sums[k] for k in range(5)]
 
 
 def first_nonfinite(values):

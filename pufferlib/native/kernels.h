@@ -94,4 +94,68 @@ WIDE static void gae(const float *rewards, const float *values, const float *las
     }
 }
 
+/* The PPO loss of discrete actions and its gradient, as ppo.loss defines them, in one pass.
+ *
+ * logits [B, stride] of which the first P = sum(sizes) of a row count, actions [B, D], the other
+ * inputs [B]; grad_logits [B, P] and grad_values [B] are those of the mean over rows.  sums gets
+ * the means of policy loss, value loss, entropy, divergence and clipped share. */
+typedef struct {
+    float clip, value_clip, value_weight, entropy_weight;
+} LossWeights;
+
+static void ppo_loss(const float *logits, int64_t stride, const float *values, int64_t value_stride,
+                     const int32_t *actions, const float *old_logprobs, const float *advantages,
+                     const float *old_values, const float *returns, int64_t rows, int components,
+                     const int32_t *sizes, LossWeights w, float *grad_logits, float *grad_values,
+                     double *sums) {
+    int width = 0;
+    for (int k = 0; k < components; k++) width += sizes[k];
+    float share = 1.0f / (float)rows, log_totals[32], spreads[32];
+    for (int64_t i = 0; i < rows; i++) {
+        const float *row = logits + i * stride;
+        float *grad = grad_logits + i * width;
+        float logprob = 0.0f, entropy = 0.0f;
+        for (int k = 0, first = 0; k < components; first += sizes[k++]) {
+            float most = row[first], total = 0.0f, spread = 0.0f;
+            for (int j = 1; j < sizes[k]; j++) most = row[first + j] > most ? row[first + j] : most;
+            for (int j = 0; j < sizes[k]; j++) total += expf(row[first + j] - most);
+            log_totals[k] = most + logf(total);
+            for (int j = first; j < first + sizes[k]; j++) {
+                float logp = row[j] - log_totals[k];
+                grad[j] = expf(logp);
+                spread -= grad[j] * logp;
+            }
+            logprob += row[first + actions[i * components + k]] - log_totals[k];
+            entropy += spreads[k] = spread;
+        }
+        float log_ratio = logprob - old_logprobs[i], ratio = expf(log_ratio);
+        float clipped = ratio < 1 - w.clip ? 1 - w.clip : ratio > 1 + w.clip ? 1 + w.clip : ratio;
+        float gain = advantages[i] * ratio, clipped_gain = advantages[i] * clipped;
+        float pull = gain <= clipped_gain ? -gain * share : 0.0f;
+        for (int k = 0, first = 0; k < components; first += sizes[k++]) {
+            for (int j = first; j < first + sizes[k]; j++) {
+                float logp = row[j] - log_totals[k], p = grad[j];
+                grad[j] = w.entropy_weight * share * p * (logp + spreads[k]) - pull * p;
+            }
+            grad[first + actions[i * components + k]] += pull;
+        }
+        float value = values[i * value_stride], change = value - old_values[i];
+        float error = value - returns[i], slope = error, square = error * error;
+        if (w.value_clip > 0.0f && fabsf(change) > w.value_clip) {
+            float near = old_values[i] + copysignf(w.value_clip, change) - returns[i];
+            if (near * near > square) {
+                square = near * near;
+                slope = 0.0f;
+            }
+        }
+        grad_values[i] = w.value_weight * slope * share;
+        sums[0] -= gain < clipped_gain ? gain : clipped_gain;
+        sums[1] += 0.5 * square;
+        sums[2] += entropy;
+        sums[3] += ratio - 1 - log_ratio;
+        sums[4] += ratio != clipped;
+    }
+    for (int k = 0; k < 5; k++) sums[k] /= (double)rows;
+}
+
 #endif
