@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -155,10 +156,8 @@ def check_python(python: str | os.PathLike) -> str:
 
 def pack_factories(factories, first_env: int) -> bytes:
     """The factories of one worker as bytes; raises APIUsageError for one that cannot travel."""
-    try:
+    with suppress(Exception):  # Pickling runs anybody's code; which part refuses is found below.
         return _pack(factories)
-    except Exception:
-        pass
     for k, factory in enumerate(factories, first_env):
         parts = {"creator": factory.creator, "env_args": factory.args, "env_kwargs": factory.kwargs}
         for name, part in parts.items():
