@@ -114,6 +114,21 @@ class Adopted(VecEnv):
     def final_observations(self):
         return self.buf.final_observations
 
+    def _reach(self, deeds):
+        """One deed for all environments, done by the vector's own calls."""
+        theirs: Any = self.vector_env.unwrapped
+        what, name, *rest = deeds[0][1]
+        if not hasattr(theirs, "call"):
+            raise APIUsageError(f"{self._name} does not let anyone reach its environments")
+        if what == "call":
+            args, kwargs = rest
+            results = theirs.call(name, *args, **kwargs)
+            return [results[env] for env, _ in deeds]
+        if len(deeds) < self.num_envs:
+            raise APIUsageError(f"{self._name} sets attributes of all environments, not of some")
+        theirs.set_attr(name, [deed[2] for _, deed in deeds])
+        return [None] * len(deeds)
+
     def episodes(self):
         records, self._records = self._records, []
         return records

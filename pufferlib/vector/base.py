@@ -12,6 +12,7 @@ from pufferlib import buffers as _buffers
 from pufferlib.env import PufferEnv, joint_space
 from pufferlib.exceptions import APIUsageError
 from pufferlib.seeding import env_seeds, fresh_seed
+from pufferlib.vector.reach import Deed, select
 
 RESET, RECV, SEND, CLOSED = "reset or async_reset", "recv", "send", "nothing (it is closed)"
 
@@ -115,6 +116,29 @@ class VecEnv:
     def episode_stats(self) -> dict[str, float]:
         """Means over the episodes that ended since the last call, and `episodes`, their number."""
         return average_episodes(self.episodes())
+
+    def call(self, name: str, *args, envs: int | Sequence[int] | None = None, **kwargs) -> list:
+        """The attribute `name` of each environment, or what it returns if it is a method.
+
+        Environments are the user's own, within their wrappers; `envs` are the indices of some.
+        Waits for steps under way; the call order stays as it is. Raises AttributeError for one
+        that an environment lacks, and WorkerError for what a method raises in a worker.
+        """
+        chosen = select(envs, self.num_envs)
+        return self._reach([(env, ("call", name, args, kwargs)) for env in chosen])
+
+    def set_attr(self, name: str, values, envs: int | Sequence[int] | None = None) -> None:
+        """Set the attribute `name` of each environment; a list has a value for each."""
+        chosen = select(envs, self.num_envs)
+        values = values if isinstance(values, list | tuple) else [values] * len(chosen)
+        if len(values) != len(chosen):
+            raise APIUsageError(f"{len(values)} values were given for {len(chosen)} environments")
+        pairs = zip(chosen, values, strict=True)
+        self._reach([(env, ("set", name, value)) for env, value in pairs])
+
+    def _reach(self, deeds: list[tuple[int, Deed]]) -> list:
+        """Do each deed to its environment → their results."""
+        raise APIUsageError(f"the environments of {type(self).__name__} have no attributes")
 
     def notify(self) -> None:
         """Call `notify` of every environment."""

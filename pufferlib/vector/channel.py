@@ -18,7 +18,7 @@ from pufferlib.native.core import Lanes
 from pufferlib.spaces import PackedBox, pack_space
 from pufferlib.vector.ledger import Ledger
 
-NOTIFY, STEP, RESET, CLOSE = 0, 1, 2, 3
+NOTIFY, STEP, RESET, CLOSE, REACH = range(5)
 SPIN_US = 50.0
 _HEADER = struct.Struct("<Q")
 

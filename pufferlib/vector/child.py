@@ -157,12 +157,12 @@ def check_python(python: str | os.PathLike) -> str:
 def pack_factories(factories, first_env: int) -> bytes:
     """The factories of one worker as bytes; raises APIUsageError for one that cannot travel."""
     with suppress(Exception):  # Pickling runs anybody's code; which part refuses is found below.
-        return _pack(factories)
+        return pack(factories)
     for k, factory in enumerate(factories, first_env):
         parts = {"creator": factory.creator, "env_args": factory.args, "env_kwargs": factory.kwargs}
         for name, part in parts.items():
             try:
-                _pack(part)
+                pack(part)
             except Exception as error:
                 raise APIUsageError(
                     f"the {name} of environment {k} cannot be sent to a worker process "
@@ -188,7 +188,8 @@ def name_code(code: CodeType, filename: str) -> CodeType:
     return code.replace(co_filename=filename)
 
 
-def _pack(thing: Any) -> bytes:
+def pack(thing: Any) -> bytes:
+    """`thing` as bytes that a worker can read; raises whatever refuses to travel."""
     with io.BytesIO() as file:
         _Pickler(file).dump(thing)
         return file.getvalue()

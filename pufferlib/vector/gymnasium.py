@@ -108,14 +108,25 @@ class GymnasiumVectorEnv(VectorEnv):
         return self.unpack(observations), *flags, infos
 
     def render(self) -> tuple:
-        """One frame of each environment; refused where they live in other processes."""
-        if hasattr(self.vecenv, "envs"):
-            return tuple(env.render() for env in self.vecenv.envs)
+        """One frame of each environment."""
         if hasattr(self.vecenv, "render"):
             return tuple(self.vecenv.render(k) for k in range(self.vecenv.num_envs))
-        raise APIUsageError(
-            f"{type(self.vecenv).__name__} draws no pictures; use backend='Serial' for them"
-        )
+        return tuple(self.vecenv.call("render"))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple:
+        """The attribute `name` of each environment, or what it returns if it is a method."""
+        return self._for_rows(self.vecenv.call(name, *args, **kwargs))
+
+    def get_attr(self, name: str) -> tuple:
+        """The attribute `name` of each environment."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set the attribute `name` of each environment; a list has a value for each."""
+        self.vecenv.set_attr(name, values)
+
+    def _for_rows(self, values: list) -> tuple:
+        return tuple(value for value in values for _ in range(self.vecenv.agents_per_env))
 
     def close_extras(self, **_: Any) -> None:
         """Close the vector."""

@@ -19,8 +19,8 @@ from pufferlib.exceptions import APIUsageError, EnvironmentSetupError, WorkerErr
 from pufferlib.machine import usable_cores
 from pufferlib.seeding import env_seed
 from pufferlib.vector.base import CLOSED, RECV, SEND, VecEnv, check_sizes
-from pufferlib.vector.channel import CLOSE, RESET, STEP, Block, Plan, read_likeness
-from pufferlib.vector.child import WATCH_S, Child, check_python, pack_factories
+from pufferlib.vector.channel import CLOSE, REACH, RESET, STEP, Block, Plan, read_likeness
+from pufferlib.vector.child import WATCH_S, Child, check_python, pack, pack_factories
 
 CLOSE_S = 10.0  # How long environments may take to close, and
 FAREWELL_S = 1.0  # how long after an error.
@@ -180,6 +180,29 @@ class Multiprocessing(VecEnv):
     def episodes(self):
         records, self._records = self._records, []
         return records
+
+    def _reach(self, deeds):
+        self._check_open("call")
+        self.wait()
+        for group in range(self._num_groups):
+            self._hear(group, keep=True)
+        shares: dict[int, list[int]] = {}  # Worker → the places of its deeds.
+        for i, (env, _) in enumerate(deeds):
+            shares.setdefault(env // self._plan.envs_per_worker, []).append(i)
+        messages = {worker: _pack_deeds([deeds[i] for i in s]) for worker, s in shares.items()}
+        for worker, message in messages.items():
+            self._block.lanes.order(worker, worker + 1, REACH)
+            self._children[worker].channel.send_bytes(message)
+        answers = [self._hear_results(self._children[worker]) for worker in messages]
+        results: list[Any] = [None] * len(deeds)
+        for worker, (said, content) in zip(messages, answers, strict=True):
+            if said == "failed" and content["type"] == "AttributeError":
+                raise AttributeError(f"environment {content['env']}: {content['text']}")
+            if said == "failed":
+                raise _explain(worker, content)
+            for i, result in zip(shares[worker], content, strict=True):
+                results[i] = result
+        return results
 
     def notify(self):
         """Let every environment's `notify` be called before its next step."""
@@ -391,6 +414,27 @@ class Multiprocessing(VecEnv):
         self._told[child.index], records = content
         self._records += records
 
+    def _hear_results(self, child: Child) -> tuple:
+        """What a worker says to deeds: ("reached", results) or ("failed", report)."""
+        deadline = time.monotonic() + self.timeout
+        how = ""
+        while not how and self._block.lanes.wait([child.index], 1, WATCH_S) < 0:
+            if child.is_dead():
+                how = child.end()
+            elif time.monotonic() > deadline:
+                how = f"has not finished a call in {self.timeout:g} s"
+        if not how:
+            self._block.lanes.speakers(child.index, child.index + 1)
+            try:
+                return child.receive(self.timeout)
+            except EOFError:
+                how = child.end()
+            except TimeoutError:
+                how = f"has not finished a message in {self.timeout:g} s"
+        error = self._describe_loss(child, how)
+        self._stop()
+        raise error
+
     # ------------------------------------------------------------ workers that are lost
 
     def _remember(self, group: int) -> None:
@@ -564,6 +608,16 @@ def _explain(worker: int, report: dict) -> WorkerError:
         env_index=report["env"],
         remote_traceback=report["trace"],
     )
+
+
+def _pack_deeds(deeds: list) -> bytes:
+    try:
+        return pack(deeds)
+    except Exception as error:
+        raise APIUsageError(
+            f"what is passed on to environments cannot be sent to a worker process "
+            f"({type(error).__name__}: {error}); make such objects in the environment"
+        ) from error
 
 
 def _name_spaces(plain: tuple) -> str:

@@ -75,6 +75,12 @@ class Native(VecEnv):
             name: total / count for name, total in zip(names, sums, strict=True)
         }
 
+    def _reach(self, deeds):
+        raise APIUsageError(
+            "native environments have parameters, which `params` of the vector holds, and no "
+            "attributes or methods"
+        )
+
     def get_state(self) -> dict[str, np.ndarray]:
         """All that the future depends on; `set_state` of an equal vector continues from it."""
         return {

@@ -149,6 +149,24 @@ class Ray(VecEnv):
         records, self._records = self._records, []
         return records
 
+    def _reach(self, deeds):
+        if self.expected == CLOSED:
+            self._advance("call", RECV)
+        self.wait()
+        answers = [
+            (k := env // self._share, self._workers[k].reach.remote(env, deed))
+            for env, deed in deeds
+        ]
+        results = []
+        for k, reference in answers:
+            result, failure = self._get(k, reference)
+            if failure is not None and failure.summary.startswith("AttributeError"):
+                raise AttributeError(f"environment {failure.env}: {failure.summary}")
+            if failure is not None:
+                raise _explain(k, failure)
+            results.append(result)
+        return results
+
     def notify(self):
         for worker in self._workers:
             worker.notify.remote()
@@ -224,12 +242,7 @@ class Ray(VecEnv):
         if isinstance(answer, Failure):
             self._end()
             self.expected = CLOSED
-            raise WorkerError(
-                f"environment {answer.env} (worker {k}) raised {answer.summary}\n\nTraceback in "
-                f"the worker:\n{answer.trace}",
-                env_index=answer.env,
-                remote_traceback=answer.trace,
-            )
+            raise _explain(k, answer)
         return answer
 
     def _fail(self, k: int, how: str):
@@ -258,6 +271,15 @@ class Failure:
         self.trace = "".join(traceback.format_exception(error))
 
 
+def _explain(worker: int, failure: Failure) -> WorkerError:
+    return WorkerError(
+        f"environment {failure.env} (worker {worker}) raised {failure.summary}\n\nTraceback in "
+        f"the worker:\n{failure.trace}",
+        env_index=failure.env,
+        remote_traceback=failure.trace,
+    )
+
+
 class Worker:
     """The environments of one actor."""
 
@@ -281,6 +303,13 @@ class Worker:
         """Step every environment → the rows."""
         self.serial.buf.actions[...] = actions
         return self._call("step", self.serial.advance)
+
+    def reach(self, env: int, deed: tuple):
+        """Do a deed to an environment → (result, None) or (None, Failure)."""
+        try:
+            return self.serial._reach([(env, deed)])[0], None
+        except Exception as error:
+            return None, Failure(error, env, "call")
 
     def notify(self):
         """Notify every environment."""

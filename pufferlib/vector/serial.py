@@ -6,6 +6,7 @@ import numpy as np
 
 from pufferlib.exceptions import APIUsageError, PufferError
 from pufferlib.vector.base import CLOSED, RECV, SEND, VecEnv, allocate_rows, check_sizes
+from pufferlib.vector.reach import reach
 
 
 class Serial(VecEnv):
@@ -134,6 +135,13 @@ class Serial(VecEnv):
         for k, env in enumerate(self.envs, self.first_env):
             records.extend({**record, "env": k} for record in env.episodes())
         return records
+
+    def _reach(self, deeds):
+        results = []
+        for k, deed in deeds:
+            self.current_env = k
+            results.append(reach(self.envs[k - self.first_env], deed))
+        return results
 
     def notify(self):
         for env in self.envs:

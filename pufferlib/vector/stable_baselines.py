@@ -16,8 +16,8 @@ def to_stable_baselines(vecenv: VecEnv):
     """The view of `vecenv` that Stable-Baselines3's algorithms take for `env`.
 
     Each agent row is one of its environments. Infos have `terminal_observation`,
-    `TimeLimit.truncated` and `episode`, so that a `VecMonitor` has nothing to add. What lies
-    inside the environments is out of reach: `get_attr` knows `render_mode` only.
+    `TimeLimit.truncated` and `episode`, so that a `VecMonitor` has nothing to add. Attributes and
+    methods of the environments are in reach, those of native ones but for `render_mode` are not.
 
     Raises `APIUsageError` without Stable-Baselines3, and where `GymnasiumVectorEnv` does.
     """
@@ -82,18 +82,25 @@ def _class() -> type:
             return self.view.render()
 
         def get_attr(self, attr_name: str, indices: Any = None) -> list:
-            """`render_mode` of each environment; other attributes cannot be had."""
-            if attr_name != "render_mode":
-                raise AttributeError(f"{attr_name} of environments in a vector is out of reach")
-            return [self.view.render_mode for _ in self._get_indices(indices)]
+            """An attribute of each environment, or of those of `indices`."""
+            if attr_name == "render_mode":
+                return [self.view.render_mode for _ in self._get_indices(indices)]
+            return self.view.vecenv.call(attr_name, envs=self._envs(indices))
 
         def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-            """Refused: environments may live in other processes."""
-            raise APIUsageError(f"{attr_name} of environments in a vector is out of reach")
+            """Set an attribute of each environment, or of those of `indices`, to one value."""
+            envs = self._envs(indices)
+            self.view.vecenv.set_attr(attr_name, [value] * len(envs), envs)
 
-        def env_method(self, method_name: str, *args: Any, indices: Any = None, **_: Any) -> list:
-            """Refused: environments may live in other processes."""
-            raise APIUsageError(f"{method_name} of environments in a vector is out of reach")
+        def env_method(
+            self, method_name: str, *args: Any, indices: Any = None, **more: Any
+        ) -> list:
+            """What a method of each environment, or of those of `indices`, returns."""
+            return self.view.vecenv.call(method_name, *args, envs=self._envs(indices), **more)
+
+        def _envs(self, indices: Any) -> list[int]:
+            agents = self.view.vecenv.agents_per_env
+            return [row // agents for row in self._get_indices(indices)]
 
         def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
             """Whether `wrapper_class` has nothing to add: a `Monitor` has not."""

@@ -22,11 +22,21 @@ from typing import Any
 from pufferlib.env import PufferEnv
 from pufferlib.native.core import bind_life
 from pufferlib.vector.bootstrap import adopt
-from pufferlib.vector.channel import CLOSE, NOTIFY, RESET, STEP, Block, Channel, Plan, describe
+from pufferlib.vector.channel import (
+    CLOSE,
+    NOTIFY,
+    REACH,
+    RESET,
+    STEP,
+    Block,
+    Channel,
+    Plan,
+    describe,
+)
 from pufferlib.vector.serial import Serial
 
 IDLE_S = 1.0  # How often an idle worker looks whether its parent is still there.
-CALLS = {NOTIFY: "notify", STEP: "step", RESET: "reset", CLOSE: "close"}
+CALLS = {NOTIFY: "notify", STEP: "step", RESET: "reset", CLOSE: "close", REACH: "call"}
 
 
 def main(descriptor: int) -> None:
@@ -126,11 +136,26 @@ class Worker:
         if order == RESET:
             self.serial.async_reset(self.block.seeds[self.plan.envs(self.index)])
             return self._tell(self.serial.recv()[4])
+        if order == REACH:
+            return self._reach(self.channel.receive_bytes())
         if order == NOTIFY:
             self.serial.notify()
         else:
             self.serial.close()
         return None
+
+    def _reach(self, deeds: bytes) -> bytes:
+        """The message with the results of deeds, or with the error of the one that failed."""
+        assert self.serial is not None
+        self.serial.current_env = self.serial.first_env
+        try:
+            results = self.serial._reach(pickle.loads(deeds))
+            try:
+                return pickle.dumps(("reached", results), 5)
+            except Exception as error:
+                raise TypeError(f"the result cannot leave its process ({error})") from error
+        except Exception as error:
+            return _pack(("failed", self._explain(error, "call")[1]))
 
     def _tell(self, infos: list[dict]) -> bytes | None:
         """The message that follows an answer: infos and episodes, if there are any."""

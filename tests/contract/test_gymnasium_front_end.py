@@ -613,8 +613,11 @@ def test_the_view_of_stable_baselines_keeps_its_rules():
                 same(info["terminal_observation"], reference["terminal_observation"])
     assert ends > 8
     assert ours.env_is_wrapped(Monitor) == [True] * 3
-    with pytest.raises(APIUsageError, match="hit of environments in a vector is out of reach"):
-        ours.env_method("hit")
+    assert ours.get_attr("render_mode") == [None] * 3
+    ours.set_attr("length", 9, indices=[1])
+    assert ours.get_attr("length", indices=1) == [9]
+    assert len(ours.env_method("has_wrapper_attr", "length", indices=[0, 2])) == 2
+    assert ours.has_attr("length") and not ours.has_attr("height")
     ours.close()
 
 
