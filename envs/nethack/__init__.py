@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from pufferlib.exceptions import APIUsageError
+from pufferlib.adapters import parameters_of, refuse_unknown
 
 OBSERVATION_KEYS = ("glyphs", "blstats", "message")
 RENDER_MODES = {None: None, "ansi": "ansi", "rgb_array": "pixel"}  # Ours → NLE's.
@@ -43,13 +41,12 @@ def make(
     from nle.nethack import OBSERVATION_DESC
 
     tasks = [name for name in gymnasium.registry if name.startswith("NetHack")]
-    _refuse_unknown("task", [task], tasks)
-    _refuse_unknown("observation key", observation_keys, OBSERVATION_DESC)
-    _refuse_unknown("render mode", [render_mode], RENDER_MODES)
+    refuse_unknown("task", [task], tasks)
+    refuse_unknown("observation key", observation_keys, OBSERVATION_DESC)
+    refuse_unknown("render mode", [render_mode], RENDER_MODES)
     spec = gymnasium.spec(task)
     create = gymnasium.envs.registration.load_env_creator(spec.entry_point)
-    known = {n for c in inspect.getmro(create) for n in inspect.signature(c.__init__).parameters}
-    _refuse_unknown(f"parameter of {task}", parameters, known - {"self", "args", "kwargs"})
+    refuse_unknown(f"parameter of {task}", parameters, parameters_of(create))
     screen = [key for key in SCREEN_KEYS if render_mode == "ansi" and key not in observation_keys]
     game: base.NLE = create(
         **{"savedir": None, "fix_moon_phase": True, **spec.kwargs, **parameters},
@@ -123,8 +120,7 @@ class NetHack(gymnasium.Wrapper):
         if seed is not None or self._seeds is None:
             self._seeds = np.random.default_rng(seed)
         if self._seedable:
-            core, display = self._seeds.integers(2**63, size=2).tolist()
-            self.env.seed(core, display, reseed=False)
+            self.env.seed(*self._draw_seeds(), reseed=False)
         observation, _ = self.env.reset(seed=seed, options=options)
         self._stats = self._look("blstats").copy()
         self._return = 0.0
@@ -159,6 +155,10 @@ class NetHack(gymnasium.Wrapper):
         """End the game and remove its temporary folder; may be called more than once."""
         self.env.close()
 
+    def _draw_seeds(self) -> list[int]:
+        """The two seeds of the next game."""
+        return self._seeds.integers(2**63, size=2).tolist()
+
     def _count_new_cells(self) -> int:
         """How many more cells of this level are seen than ever before."""
         level = (int(self._stats[self._level[0]]), int(self._stats[self._level[1]]))
@@ -176,15 +176,6 @@ class NetHack(gymnasium.Wrapper):
 
 def _leave_game(observation: Any, done: bool) -> None:
     """In place of nle's way to end a game."""
-
-
-def _refuse_unknown(what: str, given: Any, known: Any) -> None:
-    for name in given:
-        if name not in known:
-            names = sorted(map(str, known))
-            near = get_close_matches(str(name), names, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(names)}"
-            raise APIUsageError(f"nethack has no {what} {name!r}; {hint}")
 
 
 def __getattr__(name: str) -> Any:

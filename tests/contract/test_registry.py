@@ -67,7 +67,7 @@ def test_its_readme_tells_the_parameters_of_its_header(name):
 def test_pictures_its_readme_shows_are_there(name):
     folder = registry.find(name).folder
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (folder / "README.md").read_text())
-    assert shown
+    assert shown or name not in NATIVE
     for picture in shown:
         assert (folder / picture).stat().st_size < 200_000
 

@@ -15,6 +15,7 @@ FLOORS = {
     "spaces": 0,
     "seeding": 0,
     "machine": 0,
+    "adapters": 0,
     "buffers": 1,
     "config": 1,
     "native": 1,
