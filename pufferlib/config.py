@@ -430,14 +430,15 @@ def describe(config: Config | None = None) -> str:
 def _flatten(text: str, *, source: str) -> tuple[dict[str, Any], str]:
     """TOML text as full keys and values, and its `env_name` ("" without one).
 
-    The table [package] belongs to the registry.
+    The table [package] belongs to the registry, [doctor] to `puffertank doctor`.
     """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
     env_name = tables.pop("env_name", "")
-    tables.pop("package", None)
+    for table in ("package", "doctor"):
+        tables.pop(table, None)
     values = {}
     for section, table in tables.items():
         if not isinstance(table, dict):

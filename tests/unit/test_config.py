@@ -164,6 +164,13 @@ def test_a_misspelt_key_or_section_of_a_file_is_refused_naming_the_nearest(tmp_p
         load_config("breakout", files=[path])
 
 
+def test_tables_of_the_registry_and_of_the_doctor_are_no_settings(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text('[package]\nrequires = ["nle"]\n[doctor]\ncases = [{}]\n[train]\nseed = 4\n')
+    config = load_config("x", env_config_path=path)
+    assert config == Config(env_name="x").override({"train.seed": 4})
+
+
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     path = tmp_path / "mine.toml"
     with pytest.raises(ConfigError, match=r"cannot read the config .*mine.toml"):
