@@ -257,8 +257,9 @@ def check_verb(arguments: argparse.Namespace) -> None:
     print(f"{entry.name}: one environment keeps the contract ({report.steps} steps)")
     for rule in report.untried:
         print(f"  not tried: {rule}")
-    for backend in ("Serial", "Native") if entry.is_native else ("Serial",):
-        make = partial(vector.make, backend=backend)
+    alone = "Serial" if entry.python is None else "Multiprocessing"
+    for backend in ("Serial", "Native") if entry.is_native else (alone,):
+        make = partial(vector.make, backend=backend, overwork=True)
         check_backend(make, creator=entry, env_kwargs=config.env)
         print(f"{entry.name}: {backend} keeps the contract")
 

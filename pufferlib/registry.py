@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import tomllib
 from contextlib import contextmanager
@@ -17,13 +18,15 @@ from pufferlib.native.core import Library
 from pufferlib.native_env import NativeEnv, load_library
 
 PACKAGE = "pufferlib.envs"
+VENVS = "/opt/venvs"
 
 
 @dataclass(frozen=True)
 class Entry:
     """One environment: a folder with a header `<name>.h` (native) or an `__init__.py` (Python).
 
-    Calling an entry makes one environment: `entry(buf=None, **parameters)`.
+    Calling an entry makes one environment: `entry(buf=None, **parameters)`. One that lives under
+    an interpreter of its own (see `python`) is made by what lies in `pufferlib.vector` instead.
     """
 
     name: str
@@ -41,6 +44,30 @@ class Entry:
     def library(self) -> Library:
         """The compiled library of a native environment."""
         return load_library(self.folder)
+
+    @property
+    def python(self) -> Path | None:
+        """The interpreter that the environment lives in; None is the one that runs this.
+
+        `venv = "name"` below [package] in its config.toml asks for `$PUFFER_VENVS/name`.
+        Raises `EnvironmentSetupError` with the command that makes it if there is none.
+        """
+        name = self._package().get("venv")
+        if name is None:
+            return None
+        venv = Path(os.environ.get("PUFFER_VENVS", VENVS)) / name
+        if venv.resolve() == Path(sys.prefix).resolve():
+            return None
+        python = venv / "bin" / "python"
+        if not python.is_file():
+            requires = " ".join(f"'{r}'" for r in self._package().get("requires", ()))
+            raise EnvironmentSetupError(
+                f"environment {self.name!r} lives under an interpreter of its own, and there is "
+                f"no {python}; make it with: {sys.executable} -m venv {venv} && {python} -m pip "
+                f"install --no-deps {requires} (or set PUFFER_VENVS to the folder that holds "
+                f"{name})"
+            )
+        return python
 
     def module(self):
         """The Python package of the environment's folder.
@@ -66,15 +93,35 @@ class Entry:
                 f"installed; install it with: {command}"
             ) from error
 
-    def _install_command(self) -> str | None:
+    def check(self, *args, **parameters) -> None:
+        """Let the environment refuse parameters, such as files that are missing, before it is made.
+
+        A Python environment says so in a function `check` that takes what its `make` takes.
+        """
+        if not self.is_native:
+            with self._naming_what_to_install():
+                check = getattr(self.module(), "check", None)
+                if check is not None:
+                    check(*args, **parameters)
+
+    def _package(self) -> dict:
+        """The section [package] of config.toml."""
         if not self.config_path.is_file():
-            return None
-        requires = tomllib.loads(self.config_path.read_text()).get("package", {}).get("requires")
+            return {}
+        return tomllib.loads(self.config_path.read_text()).get("package", {})
+
+    def _install_command(self) -> str | None:
+        requires = self._package().get("requires")
         return "pip install " + " ".join(f"'{r}'" for r in requires) if requires else None
 
     def __call__(self, buf=None, **parameters):
         if self.is_native:
             return NativeEnv(self.library, buf=buf, **parameters)
+        if (python := self.python) is not None:
+            raise APIUsageError(
+                f"environment {self.name!r} lives under {python}; make it with "
+                f"pufferlib.vector.make({self.name!r})"
+            )
         with self._naming_what_to_install():
             return self.module().make(**parameters)
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pufferlib.emulation  # noqa: F401  (the founding snippets use it after importing this)
 from pufferlib import registry
 from pufferlib.exceptions import APIUsageError
 from pufferlib.machine import usable_cores
-from pufferlib.vector.adoption import adopt
 from pufferlib.vector.base import VecEnv, check_sizes
 from pufferlib.vector.conformance import check_backend
-from pufferlib.vector.creation import list_factories
-from pufferlib.vector.gymnasium import GymnasiumVectorEnv
+from pufferlib.vector.creation import find_home, list_factories
 from pufferlib.vector.multiprocessing import Multiprocessing, best_workers
 from pufferlib.vector.native import Native
 from pufferlib.vector.ray import Ray
 from pufferlib.vector.serial import Serial
-from pufferlib.vector.stable_baselines import to_stable_baselines
 from pufferlib.vector.tuning import autotune
+
+if TYPE_CHECKING:
+    from pufferlib.vector.adoption import adopt
+    from pufferlib.vector.gymnasium import GymnasiumVectorEnv
+    from pufferlib.vector.stable_baselines import to_stable_baselines
 
 __all__ = [
     "GymnasiumVectorEnv",
@@ -43,6 +46,14 @@ BACKENDS = {
     "Native": Native,
     "Ray": Ray,
     "Serial": Serial,
+}
+
+# Front ends of other libraries are imported when asked for: they need Gymnasium 1.1, and a worker
+# under another interpreter may have less.
+FRONT_ENDS = {
+    "GymnasiumVectorEnv": "gymnasium",
+    "adopt": "adoption",
+    "to_stable_baselines": "stable_baselines",
 }
 
 PROBE_STEPS, PROBE_S = 20, 1.0
@@ -101,6 +112,10 @@ def make(
         )
     factories = list_factories(env_creator_or_creators, env_args, env_kwargs, num_envs)
     choice = f"{getattr(backend, '__name__', backend)}: it was asked for"
+    if python is None and backend in ("auto", Multiprocessing):
+        python = find_home(factories)
+        if python is not None and backend == "auto":
+            backend, choice = Multiprocessing, f"Multiprocessing: the environments need {python}"
     if backend == "auto":
         check_sizes(num_envs, batch_size)
         backend, choice = _choose(factories, num_workers, batch_size, python)
@@ -189,3 +204,9 @@ def _find_native(creator) -> registry.Entry | None:
 def _finish(vecenv: VecEnv, seed: int | None, choice: str) -> VecEnv:
     vecenv.default_seed, vecenv.choice = seed, choice
     return vecenv
+
+
+def __getattr__(name: str) -> Any:
+    if name not in FRONT_ENDS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{FRONT_ENDS[name]}"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import pickle
@@ -20,7 +21,24 @@ from pufferlib.vector.ledger import Ledger
 
 NOTIFY, STEP, RESET, CLOSE, REACH = range(5)
 SPIN_US = 50.0
+CORE = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
 _HEADER = struct.Struct("<Q")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds what another line of NumPy packed: its core was renamed for 2.0."""
+
+    def find_class(self, module, name):
+        package, _, rest = module.partition("core.")
+        if package in ("numpy.", "numpy._"):
+            module = f"{CORE}.{rest}"
+        return super().find_class(module, name)
+
+
+def unpack(data: bytes) -> Any:
+    """What `data`, a pickle of either line of NumPy, holds."""
+    with io.BytesIO(data) as file:
+        return _Unpickler(file).load()
 
 
 class Channel:
@@ -36,7 +54,7 @@ class Channel:
         self.stream.sendall(_HEADER.pack(len(data)) + data)
 
     def receive(self) -> Any:
-        return pickle.loads(self.receive_bytes())
+        return unpack(self.receive_bytes())
 
     def receive_bytes(self) -> bytes:
         """The next message. Raises EOFError if the other side is gone."""

@@ -11,6 +11,7 @@ from pufferlib import registry
 from pufferlib.emulation import GymnasiumPufferEnv, PettingZooPufferEnv, has_agents
 from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError
+from pufferlib.vector.isolation import IsolatedEnv
 
 
 def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Factory]:
@@ -18,7 +19,8 @@ def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Factor
 
     `creators` is a name, a folder, a callable, or a list of those of length `num_envs`; `env_args`
     and `env_kwargs` one value for all or a list of length `num_envs`. A list that ends in `...`
-    goes on with what stands before it, again and again.
+    goes on with what stands before it, again and again. Raises what a registered environment
+    says of its parameters.
     """
     if isinstance(creators, list | tuple):
         creators = _write_out("creators", creators, num_envs)
@@ -27,6 +29,7 @@ def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Factor
     args = _one_each("env_args", env_args, num_envs, (), list)
     kwargs = _one_each("env_kwargs", env_kwargs, num_envs, {}, Mapping)
     made: dict[str, registry.Entry] = {}
+    checked: set[tuple[int, int, int]] = set()
     factories = []
     for creator, one_args, one_kwargs in zip(creators, args, kwargs, strict=True):
         if isinstance(creator, str | Path):
@@ -36,8 +39,19 @@ def list_factories(creators, env_args, env_kwargs, num_envs: int) -> list[Factor
                 f"an environment creator is a {type(creator).__name__}; expected a registered "
                 "name, a folder, or a callable that returns an environment"
             )
+        same = (id(creator), id(one_args), id(one_kwargs))
+        if isinstance(creator, registry.Entry) and same not in checked:
+            creator.check(*one_args, **one_kwargs)
+            checked.add(same)
         factories.append(Factory(creator, tuple(one_args), dict(one_kwargs)))
     return factories
+
+
+def find_home(factories: list[Factory]) -> Path | None:
+    """The interpreter that all of these environments must live in, if there is such a one."""
+    one_each = {id(factory.creator): factory for factory in factories}
+    homes = {factory.python for factory in one_each.values()}
+    return homes.pop() if len(homes) == 1 else None
 
 
 class Factory:
@@ -46,7 +60,14 @@ class Factory:
     def __init__(self, creator: Callable, args: tuple, kwargs: dict):
         self.creator, self.args, self.kwargs = creator, args, kwargs
 
+    @property
+    def python(self) -> Path | None:
+        """The interpreter that the environment must live in, if it is not this one."""
+        return self.creator.python if isinstance(self.creator, registry.Entry) else None
+
     def __call__(self, buf=None) -> PufferEnv:
+        if (python := self.python) is not None:
+            return IsolatedEnv(self, python, render_mode=self.kwargs.get("render_mode"), buf=buf)
         kwargs = dict(self.kwargs)
         if buf is not None and _accepts_buf(self.creator):
             kwargs["buf"] = buf

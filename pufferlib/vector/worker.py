@@ -32,6 +32,7 @@ from pufferlib.vector.channel import (
     Channel,
     Plan,
     describe,
+    unpack,
 )
 from pufferlib.vector.serial import Serial
 
@@ -87,7 +88,7 @@ class Worker:
 
     def _unpack(self, factories: bytes) -> list:
         try:
-            return pickle.loads(factories)
+            return unpack(factories)
         except ModuleNotFoundError as error:
             error.add_note(
                 "A worker imports modules by the sys.path of its parent. Put the creator into a "
@@ -149,7 +150,7 @@ class Worker:
         assert self.serial is not None
         self.serial.current_env = self.serial.first_env
         try:
-            results = self.serial._reach(pickle.loads(deeds))
+            results = self.serial._reach(unpack(deeds))
             try:
                 return pickle.dumps(("reached", results), 5)
             except Exception as error:
