@@ -8,12 +8,12 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ from puffertank.sources import PIN, normalize
 TIMEOUT_S, QUICK_TIMEOUT_S = 180.0, 60.0
 QUICK_STEPS, QUICK_PACKS = 20, ("nethack",)
 TANK_CUDA = "12.1"
+LOCKS = ROOT / "docker/locks"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The doctor's part of the command line."""
-    parser.add_argument("names", nargs="*", metavar="ENV", help="default: all")
+    parser.add_argument("names", nargs="*", metavar="ENV", help="a name or a folder; default: all")
     parser.add_argument("--quick", action="store_true", help="native ones and nethack, a few steps")
     parser.add_argument("--local", action="store_true", help="check this machine, not the tank")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -54,12 +55,10 @@ def to_words(args: argparse.Namespace) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     """Examine this machine → 0, or 1 if anything failed."""
     processes = Processes(args.python or find_python())
-    strict = "PUFFERTANK" in os.environ
+    # Terminated, it ends like an interrupted one: what it started sits in sessions of its own.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        listed = processes.ask("list", timeout=TIMEOUT_S)
-        if "ok" not in listed:
-            raise TankError(f"{processes.python} cannot list the environments:\n{tell(listed)}")
-        chosen = choose(listed["ok"], args)
+        chosen = choose(args, processes)
         facts: dict[str, Any] = {"tank": os.environ.get("PUFFERTANK"), "machine": examine_machine()}
         facts["torch"] = processes.ask("torch", timeout=TIMEOUT_S)
         facts["faults"] = judge_torch(facts)
@@ -67,20 +66,16 @@ def run(args: argparse.Namespace) -> int:
             print(show_facts(facts), flush=True)
         cases = list(make_cases(chosen, args, processes))
         table = Table(cases, silent=args.json)
-        limit = args.timeout or (QUICK_TIMEOUT_S if args.quick else TIMEOUT_S)
         with ThreadPoolExecutor(args.jobs or facts["machine"]["cores"]) as pool:
-            named = bool(args.names)
+            steps = [pool.submit(step, case, args, processes) for case in cases]
             try:
-                for verdict in pool.map(
-                    lambda case: step(case, processes, limit, strict=strict, named=named), cases
-                ):
-                    table.add(verdict)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                for done in steps:
+                    table.add(done.result())
+            finally:
                 processes.end()
-                raise
     finally:
         processes.end()
+        signal.signal(signal.SIGTERM, before)
     failed = [*facts["faults"], *dict.fromkeys(case.name for case in cases if case.failed)]
     if args.json:
         rows = [asdict(case) for case in cases]
@@ -102,17 +97,18 @@ def find_python() -> str:
     return sys.executable
 
 
-def choose(listed: list[dict], args: argparse.Namespace) -> list[dict]:
-    """The environments that `args` ask for. Raises TankError for an unknown name."""
-    known = {entry["name"]: entry for entry in listed}
-    for name in args.names:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise TankError(f"no environment {name!r} is registered; {hint}")
-    if args.names:
-        return [known[name] for name in args.names]
-    if args.quick:
+def choose(args: argparse.Namespace, processes: Processes) -> list[dict]:
+    """The environments that `args` ask for. Raises TankError if they cannot be found."""
+    names = [str(Path(name).resolve()) if "/" in name else name for name in args.names]
+    answer = processes.ask("list", *names, timeout=TIMEOUT_S)
+    if answer.get("missing"):
+        raise TankError(
+            f"{processes.python} has no pufferlib ({answer['error']}); make it:\n  make setup"
+        )
+    if "ok" not in answer:
+        raise TankError(answer["error"] if names else tell(answer))
+    listed = answer["ok"]
+    if args.quick and not names:
         return [e for e in listed if e["native"] or e["name"] in QUICK_PACKS]
     return listed
 
@@ -137,6 +133,7 @@ def make_cases(
         for case in entry["cases"][: 1 if args.quick else None]:
             yield Verdict(
                 name=entry["name"],
+                source=entry["source"],
                 case=case,
                 steps=steps,
                 versions={name: versions[entry["venv"]].get(name) for name in names},
@@ -144,15 +141,15 @@ def make_cases(
             )
 
 
-def step(
-    verdict: Verdict, processes: Processes, timeout: float, *, strict: bool, named: bool
-) -> Verdict:
+def step(verdict: Verdict, args: argparse.Namespace, processes: Processes) -> Verdict:
     """Run one case and fill in what became of it.
 
-    In the tank (`strict`) what is missing or of another version than the pin is a failure, as is
-    what is missing but was asked for by name; elsewhere both are only said.
+    In the tank what is missing or of another version than the pin is a failure, as is what is
+    missing but was asked for by name; elsewhere both are only said.
     """
-    words = (verdict.name, json.dumps(verdict.case), str(verdict.steps))
+    strict = "PUFFERTANK" in os.environ
+    timeout = args.timeout or (QUICK_TIMEOUT_S if args.quick else TIMEOUT_S)
+    words = (verdict.source, json.dumps(verdict.case), str(verdict.steps))
     answer = processes.ask("case", *words, timeout=timeout)
     verdict.output, verdict.left_behind = answer["output"], answer["left_behind"]
     if "ok" in answer:
@@ -172,7 +169,7 @@ def step(
             )
     elif answer.get("missing"):
         verdict.verdict, verdict.message = MISSING, answer["error"]
-        verdict.failed = strict or named
+        verdict.failed = strict or bool(args.names)
     else:
         verdict.verdict, verdict.failed = answer.get("end", "failed"), True
         verdict.message = answer.get("error", "")
@@ -186,7 +183,7 @@ def venv_python(venv: str) -> Path:
 
 def read_pins(venv: str | None) -> dict[str, str]:
     """Version of each distribution pinned for the tank, or for the interpreter `venv`."""
-    lock = ROOT / "docker/locks" / f"{venv or 'tank'}.txt"
+    lock = LOCKS / f"{venv or 'tank'}.txt"
     text = lock.read_text() if lock.is_file() else ""
     return {normalize(name): version for name, version in PIN.findall(text)}
 
@@ -212,8 +209,7 @@ def examine_machine() -> dict:
     """Cores, memory, limits, shared memory, GPUs and who we are."""
     from pufferlib.machine import usable_cores
 
-    with open("/proc/meminfo") as file:
-        memory = int(file.readline().split()[1]) * 1024
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     shared = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

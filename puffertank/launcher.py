@@ -34,6 +34,8 @@ HANDED_ON = (
 def main(words: list[str] | None = None) -> int:
     """Run one verb → its exit code."""
     args = make_parser().parse_args(words)
+    if "command" in args and args.command[:1] == ["--"]:
+        del args.command[0]
     try:
         return args.do(args)
     except TankError as error:
@@ -69,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
         new.add_argument("--no-display", action="store_true", help="open no windows")
         new.add_argument(
             "--port", type=int, action="append", metavar="N",
-            help=f"publish a port to this machine (default: {PORTS[0]} and {PORTS[1]} if free)",
+            help=f"publish a port to this machine (default: the free ones of {PORTS})",
         )  # fmt: skip
         new.add_argument(
             "--volume", action="append", default=[], metavar="HERE:THERE", help="mount a folder"
@@ -92,8 +94,8 @@ def make_parser() -> argparse.ArgumentParser:
     running("shell", shell, "Open a shell in the tank; this checkout is /workspace.")
     new = running("run", run, "Run a command in the tank: run make train ENV=nethack")
     new.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD ...")
-    new = running("test", test, "Run the tests in the tank.")
-    new.add_argument("command", nargs=argparse.REMAINDER, metavar="ARGS", help="of make test")
+    new = running("test", test, "Run the tests in the tank: test, or test -- -k nethack")
+    new.add_argument("command", nargs=argparse.REMAINDER, metavar="-- ARGS", help="of pytest")
 
     new = flavored("doctor", check, "Step every pinned environment and say what works.")
     doctor.add_arguments(new)
@@ -154,10 +156,9 @@ def shell(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Any command."""
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
+    if not args.command:
         raise TankError("there is no command; as in: python3 -m puffertank run make train")
-    return run_in_tank(args, command)
+    return run_in_tank(args, args.command)
 
 
 def test(args: argparse.Namespace) -> int:
@@ -190,7 +191,8 @@ def run_in_tank(args: argparse.Namespace, command: list[str]) -> int:
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     words = [
         engine.command, "run", "--rm", "--init", "--pull", "never", "--name", name,
-        "--label", f"{LABEL}={flavor}", "--interactive", *(["--tty"] if terminal else []),
+        "--label", f"{LABEL}={flavor}", "--no-healthcheck",
+        "--interactive", *(["--tty"] if terminal else []),
         "--volume", f"{ROOT}:{WORKSPACE}", "--workdir", WORKSPACE, *user_flags(engine),
         *limit_flags(engine, args.shm_size), *gpu_flags(engine, flavor, wanted=not args.no_gpu),
         *([] if args.no_display else display_flags()), *port_flags(args.port),

@@ -1,7 +1,7 @@
 """What the doctor runs in processes of their own, each under the interpreter that it examines.
 
-`python probe.py RESULT list | versions NAME ... | torch | case NAME PARAMETERS STEPS` writes JSON
-to the file RESULT; whatever it prints is for the doctor to show if it fails.
+`python probe.py RESULT VERB WORD ...` writes JSON to the file RESULT, with what the function of
+the verb returns or why it could not; whatever it prints is for the doctor to show if it fails.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ KERNEL = b'extern "C" __global__ void twice(float *x) { x[threadIdx.x] *= 2.0f; 
 THREADS = 32
 
 
-def list_environments() -> list[dict]:
-    """Every registered environment with what its config tells the doctor."""
+def list_environments(*names: str) -> list[dict]:
+    """The environments, by default all that are registered, with what their configs tell us."""
     from pufferlib import registry
 
     found = []
-    for name in registry.names():
+    for name in names or registry.names():
         entry = registry.find(name)
         text = entry.config_path.read_text() if entry.config_path.is_file() else ""
         tables = tomllib.loads(text)
         package, doctor = tables.get("package", {}), tables.get("doctor", {})
         found.append(
             {
-                "name": name,
+                "name": entry.name,
+                "source": name,
                 "native": entry.is_native,
                 "requires": package.get("requires", []),
                 "venv": package.get("venv"),
@@ -187,7 +188,10 @@ def main(path: str, verb: str, *words: str) -> int:
     except Exception as error:
         traceback.print_exc()
         missing = isinstance(error.__cause__ or error, ModuleNotFoundError)
-        code, result = 1, {"error": f"{type(error).__name__}: {error}", "missing": missing}
+        # Errors of the library are sentences already.
+        ours = type(error).__module__.startswith("pufferlib")
+        text = str(error) if ours else f"{type(error).__name__}: {error}"
+        code, result = 1, {"error": text, "missing": missing}
     Path(path).write_text(json.dumps(result))
     return code
 

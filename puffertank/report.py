@@ -16,6 +16,7 @@ class Verdict:
     """What became of one case of one environment."""
 
     name: str
+    source: str
     case: dict
     verdict: str = GOOD
     versions: dict = field(default_factory=dict)

@@ -77,6 +77,8 @@ def normalize(name: str) -> str:
 
 
 def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    if environ.get("PIP_CONFIG_FILE") == os.devnull:  # pip's own way to say: none.
+        return
     yield Path("/etc/pip.conf")
     for folder in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":"):
         yield Path(folder) / "pip/pip.conf"
