@@ -475,6 +475,14 @@ def summarize_episodes(records: Iterable[Mapping[str, float]]) -> dict[str, dict
     return summary
 
 
+def _frame_rate(entry: Entry, env: Any) -> float:
+    """Pictures a second: what a native environment, or the metadata of another, says."""
+    if entry.is_native:
+        return env.params.frames_per_second
+    metadata = getattr(getattr(env, "env", env), "metadata", None) or {}
+    return metadata.get("render_fps", 30)
+
+
 def record_gif(
     entry: Entry,
     config: Config,
@@ -513,7 +521,7 @@ def record_gif(
             frames.append(Image.fromarray(picture))
             observations, _, terminals, truncations, _ = vecenv.step(act(observations))
             over = bool((terminals | truncations).all())
-        rate = env.params.frames_per_second if entry.is_native else 30
+        rate = _frame_rate(entry, env)
     finally:
         vecenv.close()
     try:
