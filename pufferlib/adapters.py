@@ -6,9 +6,15 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from difflib import get_close_matches
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 from pufferlib.exceptions import APIUsageError
 
@@ -65,6 +71,70 @@ def parameters_of(create: Callable) -> set[str]:
         for name, parameter in inspect.signature(make).parameters.items()
         if name != "self" and parameter.kind not in variable
     }
+
+
+def to_gray(picture: np.ndarray) -> np.ndarray:
+    """A picture [height, width, 3] uint8 as [height, width, 1], a copy."""
+    red, green, blue = (picture[..., k].astype(np.uint16) for k in range(3))
+    return (77 * red + 150 * green + 29 * blue >> 8).astype(np.uint8)[..., None]
+
+
+def shrink(picture: np.ndarray, factor: int) -> np.ndarray:
+    """A picture [height, width, C] uint8 whose pixels are means of `factor` x `factor`, a copy.
+
+    `factor` is at most 16. Rows and columns that fill no such square are left out.
+    """
+    if factor == 1:
+        return picture.copy()
+    height, width = (length // factor * factor for length in picture.shape[:2])
+    total = np.zeros((height // factor, width // factor, picture.shape[2]), np.uint16)
+    for k in range(factor * factor):
+        total += picture[k // factor : height : factor, k % factor : width : factor]
+    return (total // (factor * factor)).astype(np.uint8)
+
+
+def make_registered(
+    task: str, tasks: Collection[str], *, render_mode: str | None = None, **parameters: Any
+) -> gymnasium.Env:
+    """The environment `task` of Gymnasium's registry, if it is one of `tasks`.
+
+    `parameters` are those of its class, and `max_episode_steps`. `render_mode` is one of the
+    class, but not "human". Infos are those of `FinalInfos`.
+    Raises: APIUsageError for an unknown task, parameter or render mode.
+    """
+    refuse_unknown("task", [task], tasks)
+    spec = gymnasium.spec(task)
+    assert spec.entry_point is not None
+    create: Any = spec.entry_point
+    if isinstance(create, str):
+        create = load_env_creator(create)
+    known = (parameters_of(create) | {"max_episode_steps"}) - {"render_mode"}
+    refuse_unknown(f"parameter of {task}", parameters, known)
+    modes = [None, *(m for m in create.metadata["render_modes"] if m != "human")]
+    refuse_unknown("render mode", [render_mode], modes)
+    with warnings.catch_warnings(action="ignore"):  # Of newer versions, and the like.
+        env = gymnasium.make(task, disable_env_checker=True, render_mode=render_mode, **parameters)
+    return FinalInfos(env)
+
+
+class FinalInfos(gymnasium.Wrapper):
+    """Tells infos where an episode ends only, and in them only numbers and words."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begin an episode; its info is empty."""
+        return self.env.reset(seed=seed, options=options)[0], {}
+
+    def step(self, action: Any):
+        """Advance one step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        ended = terminated or truncated
+        return observation, reward, terminated, truncated, plain(info) if ended else {}
+
+
+def plain(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an info can be logged: its numbers and words."""
+    kinds = (bool, int, float, str, np.number, np.bool_)
+    return {key: value for key, value in info.items() if isinstance(value, kinds)}
 
 
 def _restore(descriptor: int, saved: int) -> None:
