@@ -186,12 +186,12 @@ def main(path: str, verb: str, *words: str) -> int:
     try:
         code, result = 0, {"ok": VERBS[verb](*words)}
     except Exception as error:
-        traceback.print_exc()
         missing = isinstance(error.__cause__ or error, ModuleNotFoundError)
         # Errors of the library are sentences already.
         ours = type(error).__module__.startswith("pufferlib")
         text = str(error) if ours else f"{type(error).__name__}: {error}"
-        code, result = 1, {"error": text, "missing": missing}
+        trace = traceback.format_exc().splitlines()
+        code, result = 1, {"error": text, "missing": missing, "traceback": trace}
     Path(path).write_text(json.dumps(result))
     return code
 

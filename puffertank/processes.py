@@ -26,10 +26,11 @@ class Processes:
         self._ended = False
 
     def ask(self, *words: str, timeout: float, python: str | None = None) -> dict:
-        """Run `probe.py` → its answer with `output` (last lines) and `left_behind` (files).
+        """Run `probe.py` and wait for its answer.
 
         The answer has "ok", or "error" and perhaps "missing"; one that ended without an answer
-        has "end" in words. Everything that it started is killed afterwards.
+        has "end" in words. `output` holds the last lines that it printed and of its traceback,
+        `left_behind` the files in its working folder. Everything that it started is killed.
         """
         with tempfile.TemporaryDirectory(prefix="doctor-") as scratch:
             folder = Path(scratch)
@@ -41,6 +42,7 @@ class Processes:
                 "TMPDIR": str(folder / "tmp"),
                 "OMP_NUM_THREADS": "1",  # The other cores have cases of their own.
                 "PYTHONFAULTHANDLER": "1",
+                "PYTHONUNBUFFERED": "1",
             }
             try:
                 with open(log, "wb") as file:
@@ -53,6 +55,7 @@ class Processes:
                 answer.pop("ok", None)
             lines = log.read_text(errors="replace").splitlines()
             answer["output"] = [line for line in lines if line.strip()][-LAST_LINES:]
+            answer["output"] += answer.pop("traceback", [])[-LAST_LINES:]
             answer["left_behind"] = sorted(path.name for path in (folder / "work").iterdir())
         return answer
 

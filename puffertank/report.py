@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+LONGEST = 28  # Letters of a version or parameter in the table.
 GOOD, DIFFERENT, MISSING = "ok", "other version", "not installed"
 
 
@@ -108,12 +109,12 @@ def tell(answer: Mapping) -> str:
 
 
 def _versions(case: Verdict) -> str:
-    return ", ".join(f"{name} {version or '-'}" for name, version in case.versions.items())
+    return brief(", ".join(f"{name} {version or '-'}" for name, version in case.versions.items()))
 
 
 def brief(value) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 24 else text[:23] + "…"
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def _gib(size: int) -> str:
