@@ -30,6 +30,7 @@ setup(
                     "-std=gnu11",
                     "-ffp-contract=off",
                     "-fno-math-errno",
+                    "-fno-trapping-math",
                     "-pthread",
                 ],
                 extra_link_args=["-pthread"],

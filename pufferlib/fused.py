@@ -1,4 +1,4 @@
-"""The PPO loss of discrete actions on a CPU as one pass over the rows, gradient included."""
+"""Discrete actions on a CPU in one pass over the rows: sampling, and the PPO loss with gradient."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from pufferlib.native import core
 
 
 def fits(distribution: Any, parameters: Tensor, values: Tensor) -> bool:
-    """Whether `DiscreteLoss` can take these: discrete actions, float32 rows on a CPU."""
+    """Whether this module can take these: discrete actions, float32 rows on a CPU."""
     plain = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in (parameters, values))
     rows = parameters.dim() == 2 and parameters.stride(1) == 1
     return isinstance(distribution, Categorical) and plain and rows and len(distribution.sizes) < 33
+
+
+def sample(
+    distribution: Categorical, parameters: Tensor, noise: Tensor, actions: Tensor, logprobs: Tensor
+) -> None:
+    """What `distribution` samples and what it says of that, into actions [B, D], logprobs [B]."""
+    core.sample_discrete(
+        parameters.data_ptr(), parameters.stride(0), noise.numpy(), distribution.sizes,
+        actions.numpy(), logprobs.numpy(),
+    )  # fmt: skip
 
 
 class DiscreteLoss(torch.autograd.Function):

@@ -100,9 +100,10 @@ def rollout(
     """
     horizon = len(storage.rewards)
     action_shape, parts = vecenv.single_action_space.shape or (), vecenv.slices
+    distribution = policy.distribution
     send: Any = vecenv.send
     storage.bootstraps.fill(0.0)
-    policy.distribution.draw_noise(storage.noise, generator)
+    distribution.draw_noise(storage.noise, generator)
     clock.lap("inference")
     for t in range(horizon):
         for k, rows in enumerate(parts):
@@ -111,11 +112,14 @@ def rollout(
             keep(vecenv, policy, storage, t, rows, batch)
             clock.lap("copy")
             parameters, values = policy(storage.device_observations[t, rows])
-            actions = policy.distribution.sample(parameters, storage.noise[t, rows])
-            storage.actions[t, rows] = actions
-            storage.parameters[t, rows] = parameters
             storage.values[t, rows] = values
-            chosen = storage.actions[t, rows].cpu().numpy().reshape(-1, *action_shape)
+            noise, actions = storage.noise[t, rows], storage.actions[t, rows]
+            if fast := fused.fits(distribution, parameters, values):
+                fused.sample(distribution, parameters, noise, actions, storage.logprobs[t, rows])
+            else:
+                actions.copy_(distribution.sample(parameters, noise))
+                storage.parameters[t, rows] = parameters
+            chosen = actions.cpu().numpy().reshape(-1, *action_shape)
             clock.lap("inference")
             if storage.slots:
                 send(chosen, storage.slots[t][k])
@@ -128,9 +132,10 @@ def rollout(
         keep(vecenv, policy, storage, horizon, rows, batch)
     check_finite(storage, vecenv.agents_per_env)
     clock.lap("copy")
-    flat = storage.parameters.flatten(0, 1), storage.actions.flatten(0, 1)
-    storage.logprobs.copy_(policy.distribution.evaluate(*flat)[0].view_as(storage.logprobs))
-    clock.lap("inference")
+    if not fast:
+        flat = storage.parameters.flatten(0, 1), storage.actions.flatten(0, 1)
+        storage.logprobs.copy_(distribution.evaluate(*flat)[0].view_as(storage.logprobs))
+        clock.lap("inference")
 
 
 def keep(vecenv: VecEnv, policy: Any, storage: Storage, t: int, rows: slice, batch: tuple) -> None:
@@ -157,19 +162,21 @@ def keep(vecenv: VecEnv, policy: Any, storage: Storage, t: int, rows: slice, bat
 
 
 def check_finite(storage: Storage, agents_per_env: int) -> None:
-    """Raise `NonFiniteError` for the first reward, observation or value that is not finite."""
-    fields = {
-        "reward": storage.rewards,
-        "value": storage.values.cpu().numpy(),
-        "bootstrap": storage.bootstraps,
-    }
+    """Raise `NonFiniteError` for the first reward, observation or value that is not finite.
+
+    An observation that is not finite makes its value so; all of them are looked at only then.
+    """
+    values = storage.values.cpu().numpy()
+    fields = [("reward", storage.rewards), ("value", values), ("bootstrap", storage.bootstraps)]
     if storage.observations.dtype == np.float32:
-        fields = {"observation": storage.observations} | fields
-    for name, array in fields.items():
+        rest = slice(-1, None) if np.isfinite(values).all() else slice(None)
+        fields.insert(0, ("observation", storage.observations[rest]))
+    for name, array in fields:
         flat = core.first_nonfinite(array)
         if flat < 0:
             continue
         step, row, *_ = np.unravel_index(flat, array.shape)
+        step += len(values) + 1 - len(array) if name == "observation" else 0
         raise NonFiniteError(
             f"{name} {array.reshape(-1)[flat]} at step {step} of the rollout, environment "
             f"{row // agents_per_env}, agent row {row}; weights are as they were before it"
@@ -261,21 +268,19 @@ def update(
     horizon, agents = storage.rewards.shape
     segments = config.minibatch_size // horizon
     block = math.gcd(segments, 16)
-    neighbours = torch.arange(block, device=device)
-    observations = storage.device_observations[:-1]
-    advantages = torch.from_numpy(storage.advantages).to(device)
+    advantages, masks = map(torch.from_numpy, (storage.advantages, storage.masks))
+    known = [storage.device_observations, storage.actions, storage.logprobs, advantages]
+    known = [x.to(device).unflatten(1, (-1, block)) for x in (*known, storage.values, masks)]
+    observations, *known = known
+    gathered = torch.empty_like(observations[:-1, : segments // block])
     all_present = bool(storage.masks.all())
-    masks = torch.from_numpy(storage.masks).to(device)
-    gathered = observations[:, :segments].clone(memory_format=torch.contiguous_format)
     seen, norms = [], []
     for _ in range(config.update_epochs):
-        blocks = torch.randperm(agents // block, generator=generator, device=device)
-        for chosen in (blocks[:, None] * block + neighbours).flatten().split(segments):
-            fields = [storage.actions, storage.logprobs, advantages, storage.values]
-            fields = [x.index_select(1, chosen).flatten(0, 1) for x in fields]
-            obs = torch.index_select(observations, 1, chosen, out=gathered).flatten(0, 1)
+        order = torch.randperm(agents // block, generator=generator, device=device)
+        for chosen in order.split(segments // block):
+            obs = torch.index_select(observations[:-1], 1, chosen, out=gathered).flatten(0, 2)
+            *fields, present = (x.index_select(1, chosen).flatten(0, 2) for x in known)
             if not all_present:
-                present = masks.index_select(1, chosen).flatten()
                 obs, *fields = (x[present] for x in (obs, *fields))
             if len(obs) == 0:
                 continue

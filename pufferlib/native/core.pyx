@@ -117,20 +117,36 @@ cdef extern from "kernels.h" nogil:
     int64_t copy_continuous(float *to, const float *source, int64_t rows, int components,
                             const float *low, const float *high)
     int64_t find_nonfinite(const float *values, int64_t count)
+    void gae(const float *rewards, const float *values, const float *last_values,
+             const float *bootstraps, const uint8_t *terminals, const uint8_t *truncations,
+             const uint8_t *masks, float *advantages, int64_t steps, int64_t rows, float gamma,
+             float lambda_)
+
+
+cdef extern from "categorical.h" nogil:
+    enum: LANES
+    enum: MOST_COMPONENTS
+    ctypedef struct Choices:
+        int components
+        int32_t *sizes
+        int width
     ctypedef struct LossWeights:
         float clip
         float value_clip
         float value_weight
         float entropy_weight
+    ctypedef struct Taken:
+        const int32_t *actions
+        const float *logprobs
+        const float *advantages
+        const float *values
+        const float *returns
+    void c_sample_discrete "sample_discrete" (
+        const float *logits, int64_t stride, const float *noise, int64_t rows,
+        const Choices *choices, int32_t *actions, float *logprobs, float *scratch)
     void ppo_loss(const float *logits, int64_t stride, const float *values, int64_t value_stride,
-                  const int32_t *actions, const float *old_logprobs, const float *advantages,
-                  const float *old_values, const float *returns, int64_t rows, int components,
-                  const int32_t *sizes, LossWeights w, float *grad_logits, float *grad_values,
-                  double *sums)
-    void gae(const float *rewards, const float *values, const float *last_values,
-             const float *bootstraps, const uint8_t *terminals, const uint8_t *truncations,
-             const uint8_t *masks, float *advantages, int64_t steps, int64_t rows, float gamma,
-             float lambda_)
+                  Taken taken, int64_t rows, const Choices *choices, LossWeights w,
+                  float *grad_logits, float *grad_values, double *sums, float *scratch)
 
 
 # ---------------------------------------------------------------- arrays
@@ -149,20 +165,28 @@ cdef class Held:
     cdef bint taken
 
     def __cinit__(self, array, str name, str dtype, tuple shape, bint writable):
-        cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT
-        given = f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}"
-        expected = f"{name}: expected a C-contiguous {dtype} array of shape {shape}"
+        cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT, i
         try:
             PyObject_GetBuffer(array, &self.buffer, flags | (PyBUF_WRITABLE if writable else 0))
         except (BufferError, TypeError, ValueError) as error:
-            raise APIUsageError(f"{expected}{' that can be written' if writable else ''}, "
-                                f"got {given} ({error})") from None
+            more = f" ({error})"
+            raise self.refusal(array, name, dtype, shape, writable, more) from None
         self.taken = True
         form = (<bytes>self.buffer.format).decode() if self.buffer.format != NULL else "B"
-        found = tuple(self.buffer.shape[i] for i in range(self.buffer.ndim))
-        size, *forms = FORMATS[dtype]
-        if form not in forms or self.buffer.itemsize != size or found != shape:
-            raise APIUsageError(f"{expected}, got {given}")
+        cdef tuple known = FORMATS[dtype]
+        cdef bint fits = form in known and self.buffer.itemsize == known[0]
+        fits = fits and self.buffer.ndim == len(shape)
+        for i in range(self.buffer.ndim if fits else 0):
+            fits = fits and self.buffer.shape[i] == shape[i]
+        if not fits:
+            raise self.refusal(array, name, dtype, shape, False, "")
+
+    cdef refusal(self, array, name, dtype, shape, writable, more):
+        return APIUsageError(
+            f"{name}: expected a C-contiguous {dtype} array of shape {shape}"
+            f"{' that can be written' if writable else ''}, got "
+            f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}{more}"
+        )
 
     def __dealloc__(self):
         if self.taken:
@@ -712,39 +736,77 @@ def advantages(rewards, values, last_values, bootstraps, terminals, truncations,
             <float>gamma, <float>lambda_)
 
 
+cdef float *plan_choices(Choices *choices, list sizes) except NULL:
+    """Fill in `choices` → scratch for a kernel, which the caller frees."""
+    cdef int k
+    choices.components, choices.width = <int>len(sizes), 0
+    if choices.components > MOST_COMPONENTS:
+        raise APIUsageError(f"{len(sizes)} components of an action; expected at most 32")
+    for k in range(choices.components):
+        choices.sizes[k] = sizes[k]
+        choices.width += choices.sizes[k]
+    cdef float *scratch = <float *>calloc(2 * choices.width * LANES, sizeof(float))
+    if scratch == NULL:
+        raise MemoryError
+    return scratch
+
+
+def sample_discrete(uintptr_t logits, int64_t stride, noise, list sizes, actions, logprobs):
+    """Sample B rows of D discrete components of `sizes` choices, P in all, with Gumbel `noise`
+    [B, P] into `actions` [B, D] int32 and their log-probabilities into `logprobs` [B].
+
+    `logits` is the address of float32 rows `stride` elements apart.
+    """
+    cdef int64_t rows = len(logprobs)
+    cdef Choices choices
+    cdef float *scratch = plan_choices(&choices, sizes)
+    cdef Held n, a, l
+    try:
+        n = Held(noise, "noise", "float32", (rows, choices.width), False)
+        a = Held(actions, "actions", "int32", (rows, choices.components), True)
+        l = Held(logprobs, "logprobs", "float32", (rows,), True)
+        with nogil:
+            c_sample_discrete(<float *>logits, stride, <float *>n.buffer.buf, rows, &choices,
+                              <int32_t *>a.buffer.buf, <float *>l.buffer.buf, scratch)
+    finally:
+        free(scratch)
+
+
 def discrete_loss(uintptr_t logits, int64_t stride, uintptr_t values, int64_t value_stride, actions,
-                  old_logprobs, advantages, old_values, returns, grad_logits, grad_values, sizes,
-                  float clip, float value_clip, float value_weight, float entropy_weight):
+                  old_logprobs, advantages, old_values, returns, grad_logits, grad_values,
+                  list sizes, float clip, float value_clip, float value_weight,
+                  float entropy_weight):
     """The PPO loss of B rows of discrete actions, and its gradient into `grad_logits` [B, P] and
     `grad_values` [B] → means of (policy loss, value loss, entropy, divergence, clipped share).
 
     `logits` and `values` are addresses of float32 rows `stride` and `value_stride` elements apart.
     """
     cdef int64_t rows = len(grad_values)
-    cdef int components = len(sizes)
     cdef tuple line = (rows,)
-    cdef Held a = Held(actions, "actions", "int32", (rows, components), False)
-    cdef Held o = Held(old_logprobs, "old_logprobs", "float32", line, False)
-    cdef Held d = Held(advantages, "advantages", "float32", line, False)
-    cdef Held v = Held(old_values, "old_values", "float32", line, False)
-    cdef Held r = Held(returns, "returns", "float32", line, False)
-    cdef Held gl = Held(grad_logits, "grad_logits", "float32", (rows, sum(sizes)), True)
-    cdef Held gv = Held(grad_values, "grad_values", "float32", line, True)
-    cdef int32_t counts[32]
-    cdef double sums[5]
+    cdef Choices choices
+    cdef Taken taken
     cdef LossWeights weights
-    if components > 32:
-        raise APIUsageError(f"{components} components of an action; expected at most 32")
-    for k in range(components):
-        counts[k] = sizes[k]
-    memset(sums, 0, sizeof(sums))
+    cdef double sums[5]
+    cdef float *scratch = plan_choices(&choices, sizes)
+    cdef Held a, o, d, v, r, gl, gv
     weights.clip, weights.value_clip = clip, value_clip
     weights.value_weight, weights.entropy_weight = value_weight, entropy_weight
-    with nogil:
-        ppo_loss(<float *>logits, stride, <float *>values, value_stride, <int32_t *>a.buffer.buf,
-                 <float *>o.buffer.buf, <float *>d.buffer.buf, <float *>v.buffer.buf,
-                 <float *>r.buffer.buf, rows, components, counts, weights,
-                 <float *>gl.buffer.buf, <float *>gv.buffer.buf, sums)
+    try:
+        a = Held(actions, "actions", "int32", (rows, choices.components), False)
+        o = Held(old_logprobs, "old_logprobs", "float32", line, False)
+        d = Held(advantages, "advantages", "float32", line, False)
+        v = Held(old_values, "old_values", "float32", line, False)
+        r = Held(returns, "returns", "float32", line, False)
+        gl = Held(grad_logits, "grad_logits", "float32", (rows, choices.width), True)
+        gv = Held(grad_values, "grad_values", "float32", line, True)
+        taken.actions, taken.logprobs = <int32_t *>a.buffer.buf, <float *>o.buffer.buf
+        taken.advantages, taken.values = <float *>d.buffer.buf, <float *>v.buffer.buf
+        taken.returns = <float *>r.buffer.buf
+        with nogil:
+            ppo_loss(<float *>logits, stride, <float *>values, value_stride, taken, rows, &choices,
+                     weights, <float *>gl.buffer.buf, <float *>gv.buffer.buf, sums, scratch)
+    finally:
+        free(scratch)
     return [sums[k] for k in range(5)]
 
 

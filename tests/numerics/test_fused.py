@@ -45,6 +45,43 @@ def test_figures_and_gradients_are_those_of_the_plain_loss(sizes, vf_clip_coef, 
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [[3], [2, 5, 1], [200]])
+@pytest.mark.parametrize("rows", [1, 64, 131])
+def test_samples_are_those_of_the_distribution_and_so_are_their_logprobs(sizes, rows):
+    distribution = models.Categorical(sizes)
+    torch.manual_seed(2)
+    output = 3 * torch.randn(rows, sum(sizes) + 1)
+    logits = output[:, :-1]
+    noise = torch.empty(rows, sum(sizes))
+    distribution.draw_noise(noise, torch.Generator().manual_seed(3))
+    actions, logprobs = torch.zeros(rows, len(sizes), dtype=torch.int32), torch.zeros(rows)
+    fused.sample(distribution, logits, noise, actions, logprobs)
+    assert torch.equal(actions, distribution.sample(logits, noise).int())
+    exact = distribution.evaluate(logits.double(), actions)[0]
+    # Some units in the last place of the largest logarithm.
+    torch.testing.assert_close(logprobs.double(), exact, rtol=1e-6, atol=2e-6)
+
+
+def test_logits_far_apart_and_infinite_ratios_are_those_of_the_plain_loss(monkeypatch):
+    """Exponentials under- and overflow here."""
+    logits = torch.tensor([[0.0, -200.0, 90.0], [-3e38, 0.0, 1.0], [5.0, 5.0, 5.0]])
+    actions = torch.tensor([[1], [0], [2]], dtype=torch.int32)
+    distribution = models.Categorical([3])
+    config = TrainConfig(normalize_advantage=False)
+    old = torch.tensor([-400.0, -1.0, -100.0]), torch.tensor([-1.0, 1.0, 1.0]), torch.zeros(3)
+    totals = []
+    for fast in (True, False):
+        monkeypatch.setattr(fused, "fits", lambda *_, fast=fast: fast)
+        policy = Table([3], torch.float32)
+        policy.output = torch.cat([logits, torch.zeros(3, 1)], 1).requires_grad_()
+        totals.append(ppo.loss(policy, torch.zeros(3, 1), actions, *old, config=config)[0])
+    assert totals[0].item() == totals[1].item() == float("inf")
+    sampled, logprobs = torch.zeros(3, 1, dtype=torch.int32), torch.zeros(3)
+    fused.sample(distribution, logits, torch.zeros(3, 3), sampled, logprobs)
+    assert sampled.tolist() == [[2], [2], [0]]
+    torch.testing.assert_close(logprobs, distribution.evaluate(logits, sampled)[0])
+
+
 def test_it_fits_discrete_actions_in_float32_only():
     rows = torch.zeros(4, 3), torch.zeros(4)
     assert fused.fits(models.Categorical([3]), *rows)

@@ -127,7 +127,8 @@ def test_before_the_first_update_the_ratio_is_one():
     for t in range(8):
         parameters, _ = trainer.policy(storage.device_observations[t])
         logprobs, _ = trainer.policy.distribution.evaluate(parameters, storage.actions[t])
-        torch.testing.assert_close(logprobs, storage.logprobs[t], rtol=0, atol=0)
+        # Two ways to add up exponentials, which differ in the last place.
+        torch.testing.assert_close(logprobs, storage.logprobs[t], rtol=0, atol=2.5e-7)
 
 
 def test_the_loss_by_hand():
@@ -197,9 +198,14 @@ def test_a_whole_update_without_agents_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "field, value, step", [("rewards", np.nan, 50), ("observations", np.inf, 60)]
+    "field, value, step, told",
+    [
+        ("rewards", np.nan, 50, 1),
+        ("observations", np.inf, 60, 12),
+        ("observations", np.nan, 64, 16),
+    ],
 )
-def test_a_value_that_is_not_finite_is_named_and_spoils_nothing(field, value, step):
+def test_a_value_that_is_not_finite_is_named_and_spoils_nothing(field, value, step, told):
     # Field report O-18: environment 5 of 8.
     made = iter(range(8))
 
@@ -208,11 +214,10 @@ def test_a_value_that_is_not_finite_is_named_and_spoils_nothing(field, value, st
 
     trainer = make_trainer(creator, num_envs=8, horizon=16, minibatch_size=16)
     name = field.removesuffix("s")
-    row = step - 1 if field == "rewards" else step
     for _ in range(3):
         trainer.advance()
     before = weights(trainer)
-    with pytest.raises(NonFiniteError, match=rf"{name} .* at step {row % 16} .* environment 5"):
+    with pytest.raises(NonFiniteError, match=rf"{name} .* at step {told} .* environment 5"):
         trainer.advance()
     assert torch.equal(weights(trainer), before) and torch.isfinite(before).all()
 
