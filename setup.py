@@ -1,4 +1,4 @@
-"""Builds the core extension and maps the folders under envs/ to the package pufferlib.envs."""
+"""Builds the compiled modules and maps the folders under envs/ to the package pufferlib.envs."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ setup(
     package_dir={"pufferlib.envs": "envs"},
     package_data={
         "pufferlib": ["*.toml", "py.typed"],
-        "pufferlib.native": ["*.h", "*.c"],
+        "pufferlib.native": ["*.h", "*.c", "*.pxd"],
         "pufferlib.envs": ["*/*.h", "*/*.toml", "*/*.md", "*/*.png", "*/*.gif"],
     },
-    exclude_package_data={"pufferlib.native": ["core.c"]},
+    exclude_package_data={"pufferlib.native": ["core.c", "packing.c"]},
     ext_modules=cythonize(
         [
             Extension(
-                "pufferlib.native.core",
-                ["pufferlib/native/core.pyx"],
+                f"pufferlib.native.{name}",
+                [f"pufferlib/native/{name}.pyx"],
                 depends=[str(p.relative_to(ROOT)) for p in ROOT.glob("pufferlib/native/*.h")],
                 extra_compile_args=[
                     "-O3",
@@ -36,6 +36,7 @@ setup(
                 extra_link_args=["-pthread"],
                 libraries=["dl"],
             )
+            for name in ("core", "packing")
         ],
         language_level=3,
     ),

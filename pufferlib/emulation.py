@@ -9,7 +9,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium import spaces
@@ -17,6 +17,7 @@ from gymnasium import spaces
 from pufferlib.buffers import Buffers
 from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError, InvalidAgentError, NonFiniteError
+from pufferlib.native.packing import Slots
 from pufferlib.spaces import ActionLayout, Packer, pack_space
 
 
@@ -56,9 +57,10 @@ class GymnasiumPufferEnv(PufferEnv):
         self.num_agents = 1
         self.render_mode = self.env.render_mode
         self._packer = Packer(self.env.observation_space, who=self._name)
+        self._slots = Slots((None,), action_layout.reader, self._refuse_reward)
+        self._count_step = self._slots.count_step
         super().__init__(buf)
 
-        self._check = self._packer.check
         self._unpack_action = action_layout.unpack_action
         self._env_step = self.env.step
         self._seed = seed
@@ -66,9 +68,6 @@ class GymnasiumPufferEnv(PufferEnv):
         self._unchecked_resets = 1
         self._running = False
         self._closed = False
-        self._flagged = False
-        self._return = 0.0
-        self._length = 0
 
     @property
     def unwrapped(self):
@@ -78,8 +77,8 @@ class GymnasiumPufferEnv(PufferEnv):
     def rebind(self, buf: Buffers) -> None:
         """Read and write other rows from now on."""
         super().rebind(buf)
-        self._write = self._packer.writer(self.observations[0, ...])
-        self._write_final = self._packer.writer(self.final_observations[0, ...])
+        self._slots.bind(buf, self._packer.writer)
+        self._write, self._write_final = self._slots.write[0], self._slots.write_final[0]
 
     def reset(self, seed: int | None = None):
         """Begin an episode → (observations [1, *O], infos); no seed: randomness goes on."""
@@ -88,11 +87,8 @@ class GymnasiumPufferEnv(PufferEnv):
         seed = self._seed if seed is None else seed
         self._seed = None
         # The bytes between packed fields are never written again.
-        self.observations[...] = 0
         self.final_observations[...] = 0
-        self.rewards[0] = 0
-        self._clear_flags()
-        self.masks[0] = True
+        self._slots.clear()
         info = self._begin(seed)
         self._running = True
         return self.observations, [dict(info)] if info else []
@@ -108,26 +104,15 @@ class GymnasiumPufferEnv(PufferEnv):
         result = self._env_step(self._unpack_action(actions))
         try:
             observation, reward, terminated, truncated, info = result
-            finite = isfinite(reward)
         except (TypeError, ValueError):
-            finite = self._refuse_result(result)
-        if not finite:
-            raise NonFiniteError(
-                f"{self._name}: reward is {reward} at step {self._length + 1} of the episode; "
-                "expected a finite number"
-            )
+            self._refuse_result(result)
         if self._unchecked_steps:
-            self._check(observation)
+            self._packer.check(observation)
             self._unchecked_steps = 0
-        self.rewards[0] = reward
-        self._return += float(reward)
-        self._length += 1
-        if terminated or truncated:
-            infos = self._end(observation, terminated, info)
+        if self._count_step(reward, terminated, truncated):
+            infos = self._end(observation, info)
         else:
             self._write(observation)
-            if self._flagged:
-                self._clear_flags()
             infos = [dict(info)] if info else []
         return self.observations, self.rewards, self.terminals, self.truncations, infos
 
@@ -153,45 +138,35 @@ class GymnasiumPufferEnv(PufferEnv):
             )
         observation, info = result
         if self._unchecked_resets:
-            self._check(observation)
+            self._packer.check(observation)
             self._unchecked_resets = 0
-        self._write(observation)
-        self._return = 0.0
-        self._length = 0
+        self._slots.enter(0, observation)
         return info
 
-    def _end(self, observation: Any, terminated: bool, info: Mapping) -> list[dict]:
-        """Keep the last observation, set the flag and begin the next episode → infos."""
+    def _end(self, observation: Any, info: Mapping) -> list[dict]:
+        """Keep the last observation and begin the next episode → infos."""
         self._write_final(observation)
-        self.terminals[0] = bool(terminated)
-        self.truncations[0] = not terminated
-        self._flagged = True
-        figures = {"episode_return": self._return, "episode_length": self._length}
-        infos = [{**figures, **info}]
+        infos = [{**self._slots.figures(0), **info}]
         first = self._begin(None)
         if first:
             infos.append(dict(first))
         return infos
 
-    def _clear_flags(self):
-        self.terminals[0] = False
-        self.truncations[0] = False
-        self._flagged = False
-
-    def _refuse_step(self):
+    def _refuse_step(self) -> NoReturn:
         if self._closed:
             raise APIUsageError(f"{self._name}: step after close; create a new environment")
         raise APIUsageError(f"{self._name}: step before reset; call reset first")
 
-    def _refuse_result(self, result: Any):
-        if not isinstance(result, tuple) or len(result) != 5:
-            count = f" of {len(result)}" if isinstance(result, tuple) else ""
-            raise APIUsageError(
-                f"{self._name}: step returned a {type(result).__name__}{count}, expected "
-                "(observation, reward, terminated, truncated, info); wrap an environment of the "
-                "old Gym API with pufferlib.emulation.GymToGymnasium"
-            )
-        raise APIUsageError(f"{self._name}: reward is {result[1]!r}; expected one number")
+    def _refuse_result(self, result: Any) -> NoReturn:
+        count = f" of {len(result)}" if isinstance(result, tuple) else ""
+        raise APIUsageError(
+            f"{self._name}: step returned a {type(result).__name__}{count}, expected "
+            "(observation, reward, terminated, truncated, info); wrap an environment of the "
+            "old Gym API with pufferlib.emulation.GymToGymnasium"
+        )
+
+    def _refuse_reward(self, agent: int, reward: Any, step: int) -> NoReturn:
+        _refuse_reward(f"{self._name}: reward", reward, f"{step} of the episode")
 
 
 class PettingZooPufferEnv(PufferEnv):
@@ -238,19 +213,15 @@ class PettingZooPufferEnv(PufferEnv):
         self.single_action_space = action_layout.space
         self.render_mode = getattr(self.env, "render_mode", None)
         self._packer = Packer(observation_space, who=self._name)
+        self._slots = Slots(self.possible_agents, action_layout.reader, self._refuse_reward)
         super().__init__(buf)
 
-        self._unpack_action = action_layout.unpack_action
         self._known = frozenset(self.possible_agents)
         self._seed = seed
         self._unchecked_steps = 1
         self._unchecked_resets = 1
         self._running = False
         self._closed = False
-        self._present = [False] * self.num_agents
-        self._returns = [0.0] * self.num_agents
-        self._lengths = [0] * self.num_agents
-        self._ended: set = set()  # Agents that were flagged and have not returned.
 
     @property
     def unwrapped(self):
@@ -260,9 +231,7 @@ class PettingZooPufferEnv(PufferEnv):
     def rebind(self, buf: Buffers) -> None:
         """Read and write other rows from now on."""
         super().rebind(buf)
-        rows = range(self.num_agents)
-        self._write = [self._packer.writer(self.observations[i, ...]) for i in rows]
-        self._write_final = [self._packer.writer(self.final_observations[i, ...]) for i in rows]
+        self._slots.bind(buf, self._packer.writer)
 
     def reset(self, seed: int | None = None):
         """Begin an episode → (observations [A, *O], infos); no seed: randomness goes on."""
@@ -272,7 +241,7 @@ class PettingZooPufferEnv(PufferEnv):
         self._seed = None
         # The bytes between packed fields are never written again.
         self.final_observations[...] = 0
-        self._clear()
+        self._slots.clear()
         infos = self._begin(seed)
         self._running = True
         return self.observations, infos
@@ -287,10 +256,7 @@ class PettingZooPufferEnv(PufferEnv):
         if not self._running:
             when = "after close; create a new" if self._closed else "before reset; reset the"
             raise APIUsageError(f"{self._name}: step {when} environment")
-        unpack, present = self._unpack_action, self._present
-        result = self.env.step(
-            {a: unpack(actions[i]) for i, a in enumerate(self.possible_agents) if present[i]}
-        )
+        result = self.env.step(self._slots.actions(actions))
         if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[0], Mapping)):
             raise APIUsageError(
                 f"{self._name}: step returned a {_kind(result)}, expected the five dicts "
@@ -300,25 +266,10 @@ class PettingZooPufferEnv(PufferEnv):
         observations, rewards, terminations, truncations, infos = result
         self._check(observations, self._unchecked_steps)
         self._unchecked_steps = 0
-        self._clear()
         live = self.env.agents
-        figures: dict[Any, dict] = {}
-        for i, agent in enumerate(self.possible_agents):
-            observation = observations.get(agent)
-            terminated = terminations.get(agent, False)
-            ended = terminated or truncations.get(agent, False)
-            if present[i]:
-                self._count(i, rewards.get(agent, 0.0 if observation is None else None))
-                if not ended and live and observation is not None:
-                    self._write[i](observation)
-                    continue
-                figures[agent] = self._leave(i, terminated, observation)
-                if ended:
-                    self._ended.add(agent)
-            elif observation is not None and not ended and agent in live:
-                self._enter(i, observation)
+        figures = self._slots.step(observations, rewards, terminations, truncations, live)
         told = _list_infos(infos, figures)
-        if not any(present) and self._ended.issuperset(live):
+        if self._slots.are_done(live):
             told += self._begin(None)
         return self.observations, self.rewards, self.terminals, self.truncations, told
 
@@ -360,58 +311,18 @@ class PettingZooPufferEnv(PufferEnv):
         observations, infos = result
         self._check(observations, self._unchecked_resets)
         self._unchecked_resets = 0
-        self._ended.clear()
-        for i, agent in enumerate(self.possible_agents):
-            observation = observations.get(agent)
-            if observation is None:
-                self._clear_row(i)
-            else:
-                self._enter(i, observation)
-        if not any(self._present):
+        if not self._slots.begin(observations):
             raise APIUsageError(f"{self._name}: no agent has an observation after reset")
         return _list_infos(infos, {})
 
-    def _enter(self, i: int, observation: Any) -> None:
-        """The agent of row i begins an episode."""
-        self.observations[i] = 0
-        self._write[i](observation)
-        self.masks[i] = self._present[i] = True
-        self._returns[i] = 0.0
-        self._lengths[i] = 0
-
-    def _leave(self, i: int, terminated: bool, observation: Any) -> dict:
-        """The episode of the agent of row i is over → its figures."""
-        if observation is None:
-            self.final_observations[i] = 0
-        else:
-            self._write_final[i](observation)
-        self.terminals[i] = bool(terminated)
-        self.truncations[i] = not terminated
-        self._clear_row(i)
-        return {"episode_return": self._returns[i], "episode_length": self._lengths[i]}
-
-    def _count(self, i: int, reward: Any) -> None:
-        """Give the agent of row i its reward."""
-        self._lengths[i] += 1
-        try:
-            finite = isfinite(reward)
-        except TypeError:
-            raise APIUsageError(
-                f"{self._name}: reward of agent {self.possible_agents[i]!r} is {reward!r}; "
-                "expected one number"
-            ) from None
-        if not finite:
-            raise NonFiniteError(
-                f"{self._name}: reward of agent {self.possible_agents[i]!r} is {reward} at step "
-                f"{self._lengths[i]} of its episode; expected a finite number"
-            )
-        self.rewards[i] = reward
-        self._returns[i] += float(reward)
+    def _refuse_reward(self, agent: int, reward: Any, step: int) -> NoReturn:
+        what = f"{self._name}: reward of agent {self.possible_agents[agent]!r}"
+        _refuse_reward(what, reward, f"{step} of its episode")
 
     def _check(self, observations: Any, in_full: int) -> None:
         """Refuse agents that there are none of and, `in_full`, observations outside the space."""
-        unknown = observations.keys() - self._known
-        if unknown:
+        if not observations.keys() <= self._known:
+            unknown = observations.keys() - self._known
             raise InvalidAgentError(
                 f"{self._name}: {sorted(map(str, unknown))[0]!r} is observed but not among "
                 f"possible_agents {', '.join(map(str, self.possible_agents))}; list every agent "
@@ -421,15 +332,6 @@ class PettingZooPufferEnv(PufferEnv):
             for observation in observations.values():
                 if observation is not None:
                     self._packer.check(observation)
-
-    def _clear(self) -> None:
-        self.rewards[...] = 0
-        self.terminals[...] = False
-        self.truncations[...] = False
-
-    def _clear_row(self, i: int) -> None:
-        self.observations[i] = 0
-        self.masks[i] = self._present[i] = False
 
 
 class AECToParallel:
@@ -498,7 +400,7 @@ class AECToParallel:
         observations, terminations, truncations, infos = (
             {agent: parts[k] for agent, parts in seen.items()} for k in range(4)
         )
-        return observations, rewards, terminations, truncations, infos
+        return observations, dict(rewards), terminations, truncations, infos
 
     def render(self):
         """One frame."""
@@ -687,6 +589,15 @@ def _list_infos(infos: Mapping, figures: Mapping) -> list[dict]:
     return told + [
         {**i, "agent": agent} for agent, i in infos.items() if i and agent not in figures
     ]
+
+
+def _refuse_reward(what: str, reward: Any, step: str) -> NoReturn:
+    """Refuse what is no number, or no finite one in the single precision of a row."""
+    try:
+        isfinite(reward)
+    except (TypeError, ValueError):
+        raise APIUsageError(f"{what} is {reward!r}; expected one number") from None
+    raise NonFiniteError(f"{what} is {reward} at step {step}; expected a finite number")
 
 
 def _kind(result: Any) -> str:

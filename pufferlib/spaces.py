@@ -14,7 +14,7 @@ must come out unchanged; anything else, lists and wrong shapes included, is refu
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 from pufferlib.exceptions import APIUsageError
+from pufferlib.native import packing
 
 FIXED_SIZE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -177,76 +178,68 @@ class Packer:
 
     def pack(self, value: Any, row: np.ndarray) -> None:
         """Write one value into `row`; use `writer` where the row stays the same."""
-        self.writer(row)(value)
+        self.plain_writer(row)(value)
 
     def writer(self, row: np.ndarray) -> Callable[[Any], None]:
-        """A function that writes a value into `row`, with everything looked up beforehand.
+        """A function that writes a value into `row`, compiled, with everything looked up before.
 
         Take a row as `rows[i, ...]`, which is a view even where one is a single number. Each call
         checks keys, dtypes and shapes; `check` also checks the bounds.
         """
+        plain, structure = self.plain_writer(row), self.layout.structure
+        if not row.flags.c_contiguous or _has_bare_branch(structure):
+            return plain
+        fields = tuple(
+            _field(leaf, structure, self.layout.field(leaf, row), partial(self._convert, leaf))
+            for leaf in self.layout.leaves
+        )
+        return packing.Writer(fields, plain).write
+
+    def plain_writer(self, row: np.ndarray) -> Callable[[Any], None]:
+        """The same in plain Python, slowly: it casts, refuses, and is what `writer` must equal."""
         views = [self.layout.field(leaf, row) for leaf in self.layout.leaves]
-        write = self._writer(self.layout.structure, views, ())
-        if isinstance(self.layout.structure, int):
-            return write
 
-        def write_structure(value):
-            try:
-                write(value)
-            except (AttributeError, TypeError, OverflowError):
-                self.check(value)
-                raise
+        def write(value):
+            members = self._walk(self.layout.structure, value, ())
+            for view, (_, member) in zip(views, members, strict=True):
+                view[...] = member
 
-        return write_structure
+        return write
 
     def check(self, value: Any) -> None:
         """Raise APIUsageError unless `value` lies in the space, naming field, expected and got."""
-        self._check(self.layout.structure, value, ())
+        for index, member in self._walk(self.layout.structure, value, ()):
+            leaf, space = self.layout.leaves[index], self._members[index]
+            array = np.asarray(member, leaf.dtype)
+            low, high = (np.broadcast_to(bound, array.shape) for bound in _bounds(space))
+            outside = ~((array >= low) & (array <= high))
+            if outside.any():
+                where = tuple(int(i) for i in np.argwhere(outside)[0])
+                place = f" at {list(where)}" if where else ""
+                self._refuse(
+                    leaf.path,
+                    f"is {array[where]}{place}, outside the bounds "
+                    f"[{low[where]}, {high[where]}] of its space",
+                )
 
-    def _writer(self, structure: Any, views: list, path: tuple) -> Callable[[Any], None]:
+    def _walk(self, structure: Any, value: Any, path: tuple) -> Iterator[tuple[int, Any]]:
+        """The index of each leaf and what `value` has there, cast if need be."""
         if isinstance(structure, dict):
-            keys = structure.keys()
-            parts = [
-                (key, self._writer(part, views, (*path, key))) for key, part in structure.items()
-            ]
-
-            def write_dict(value):
-                if value.keys() != keys:
-                    self._refuse_keys(path, keys, value)
-                for key, write in parts:
-                    write(value[key])
-
-            return write_dict
-        if isinstance(structure, tuple):
-            writers = [
-                self._writer(part, views, (*path, index)) for index, part in enumerate(structure)
-            ]
-
-            def write_tuple(value):
-                if len(value) != len(writers):
-                    self._refuse(path, f"has {len(value)} members, expected {len(writers)}")
-                for write, member in zip(writers, value, strict=True):
-                    write(member)
-
-            return write_tuple
-        leaf, view = self.layout.leaves[structure], views[structure]
-        dtype, shape, convert = leaf.dtype, leaf.shape, partial(self._convert, leaf)
-        if isinstance(self._members[structure], spaces.Discrete):
-            kinds = (int, dtype.type)
-
-            def write_choice(value):
-                view[...] = value if value.__class__ in kinds else convert(value)
-
-            return write_choice
-
-        def write_array(value):
-            try:
-                fits = value.dtype is dtype and value.shape == shape
-            except AttributeError:
-                fits = False
-            view[...] = value if fits else convert(value)
-
-        return write_array
+            if not isinstance(value, Mapping):
+                self._refuse(path, f"is a {type(value).__name__}, expected a dict")
+            if value.keys() != structure.keys():
+                self._refuse_keys(path, structure.keys(), value)
+            for key, part in structure.items():
+                yield from self._walk(part, value[key], (*path, key))
+        elif isinstance(structure, tuple):
+            if not isinstance(value, tuple | list):
+                self._refuse(path, f"is a {type(value).__name__}, expected a tuple")
+            if len(value) != len(structure):
+                self._refuse(path, f"has {len(value)} members, expected {len(structure)}")
+            for index, part in enumerate(structure):
+                yield from self._walk(part, value[index], (*path, index))
+        else:
+            yield structure, self._convert(self.layout.leaves[structure], value)
 
     def _convert(self, leaf: Leaf, value: Any) -> Any:
         expected = f"expected {leaf.dtype} {list(leaf.shape)}"
@@ -281,40 +274,9 @@ class Packer:
             warnings.warn(
                 f"{self._field(leaf.path)} is {value.dtype} and is cast to the declared "
                 f"{leaf.dtype} at every step; return {leaf.dtype} to save the cast",
-                stacklevel=4,
+                stacklevel=5,
             )
         return narrow
-
-    def _check(self, structure: Any, value: Any, path: tuple) -> None:
-        if isinstance(structure, dict):
-            if not isinstance(value, Mapping):
-                self._refuse(path, f"is a {type(value).__name__}, expected a dict")
-            if value.keys() != structure.keys():
-                self._refuse_keys(path, structure.keys(), value)
-            for key, part in structure.items():
-                self._check(part, value[key], (*path, key))
-        elif isinstance(structure, tuple):
-            if not isinstance(value, tuple | list):
-                self._refuse(path, f"is a {type(value).__name__}, expected a tuple")
-            if len(value) != len(structure):
-                self._refuse(path, f"has {len(value)} members, expected {len(structure)}")
-            for index, part in enumerate(structure):
-                self._check(part, value[index], (*path, index))
-        else:
-            array = np.asarray(
-                self._convert(self.layout.leaves[structure], value),
-                self.layout.leaves[structure].dtype,
-            )
-            low, high = (np.broadcast_to(b, array.shape) for b in _bounds(self._members[structure]))
-            outside = ~((array >= low) & (array <= high))
-            if outside.any():
-                where = tuple(int(i) for i in np.argwhere(outside)[0])
-                place = f" at {list(where)}" if where else ""
-                self._refuse(
-                    path,
-                    f"is {array[where]}{place}, outside the bounds "
-                    f"[{low[where]}, {high[where]}] of its space",
-                )
 
     def _field(self, path: tuple) -> str:
         return f"{self._subject} field {'.'.join(map(str, path))!r}" if path else self._subject
@@ -336,12 +298,12 @@ class ActionLayout:
     `space` is what a policy acts in: Discrete for a single choice, MultiDiscrete for several, both
     counted from zero, or a flat float32 Box if every field is a Box. `unpack_action(row)` gives
     the value the environment expects, in its own dtype, shape and structure, with `start` added
-    and Boxes clipped into their bounds (a field of an integer Box is rounded first).
+    and Boxes clipped into their bounds (a field of an integer Box is rounded first). It is
+    compiled, in `reader`; `plain_action(row)` does the same in plain Python, for rows and fields of
+    types that the compiled one does not know, and to say what is wrong with a row.
 
     Raises APIUsageError for fields without a fixed size and for a mix of choices and Boxes.
     """
-
-    unpack_action: Callable[[Any], Any]
 
     def __init__(self, space: spaces.Space, *, who: str = ""):
         self.original = space
@@ -366,15 +328,29 @@ class ActionLayout:
         self.space: spaces.Space
         if boxes:
             self.space = _continuous_space(space, members)
-            self.unpack_action = lambda row: build(np.asarray(row).reshape(-1))
+            self.plain_action = partial(_unpack_numbers, build, ends[-1])
+            limits, dtypes = None, ["float32"]
+            fits = all(leaf.dtype in (np.float32, np.float64) for leaf in leaves)
         else:
             sizes = np.array([n for leaf in leaves for n in leaf.n])
             self.space = _discrete_space(space, sizes)
-            self.unpack_action = (
-                _choice_unpacker(leaves[0])
-                if isinstance(space, spaces.Discrete)
-                else partial(_unpack_choices, build, sizes)
+            lone = isinstance(space, spaces.Discrete)
+            self.plain_action = partial(_unpack_choice if lone else _unpack_choices, build, sizes)
+            limits, dtypes = sizes.astype(np.int64).tobytes(), ["int32", "int64"]
+            numbers = [x for leaf in leaves for x in (*leaf.n, *leaf.start)]
+            fits = (
+                all(leaf.dtype.isnative for leaf in leaves)
+                and max(map(abs, numbers), default=0) < 2**62
             )
+        parts = [*map(_part, leaves, members, begins)] if fits else []
+        self.reader = packing.Reader(
+            tuple(_in_order(self.layout.structure, parts)) if fits else (),
+            tuple(map(np.dtype, dtypes)) if fits else (),
+            ends[-1],
+            limits,
+            self.plain_action,
+        )
+        self.unpack_action = self.reader.read
 
     def __reduce__(self):
         return ActionLayout, (self.original,)
@@ -456,6 +432,48 @@ def _bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
     raise AssertionError(f"{space} is not a leaf")
 
 
+def _has_bare_branch(structure: Any) -> bool:
+    """Whether there is a dict or tuple without members, which no leaf's path would lead through."""
+    if isinstance(structure, int):
+        return False
+    members = structure.values() if isinstance(structure, dict) else structure
+    return not structure or any(map(_has_bare_branch, members))
+
+
+def _field(leaf: Leaf, structure: Any, view: np.ndarray, convert: Callable) -> packing.Field:
+    """One leaf of a compiled writer, which fills `view`."""
+    steps = []
+    for key in leaf.path:
+        steps.append(packing.Step(key, len(structure), isinstance(structure, dict)))
+        structure = structure[key]
+    limits = None
+    if leaf.shape == () and leaf.dtype.kind in "iu" and leaf.dtype.isnative:
+        info = np.iinfo(leaf.dtype)
+        limits = info.min, min(info.max, 2**63 - 1)
+    real = leaf.shape == () and leaf.dtype == np.float64
+    return packing.Field(tuple(steps), view, limits, real, convert)
+
+
+def _part(leaf: Leaf, space: spaces.Space, begin: int) -> packing.Part:
+    """One leaf of a compiled reader of actions, `begin` numbers into the row."""
+    if isinstance(space, spaces.Discrete):
+        return packing.Choice(begin, *leaf.n, *leaf.start, leaf.dtype.type)
+    template = np.zeros(leaf.shape, leaf.dtype)
+    if leaf.kind == "discrete":
+        return packing.Choices(begin, template, np.array(leaf.start, np.int64).tobytes())
+    return packing.Reals(begin, template, *(b.astype(np.float64).tobytes() for b in _bounds(space)))
+
+
+def _in_order(structure: Any, parts: list) -> list:
+    """The parts of leaves and groups, each group behind its members."""
+    if isinstance(structure, int):
+        return [parts[structure]]
+    named = isinstance(structure, dict)
+    members = structure.values() if named else structure
+    group = packing.Group(tuple(structure) if named else None, len(structure))
+    return [part for member in members for part in _in_order(member, parts)] + [group]
+
+
 def _builder(structure: Any, readers: list) -> Callable[[Any], Any]:
     """A function that reads each leaf from a row and nests the values."""
     if isinstance(structure, dict):
@@ -489,41 +507,11 @@ def _continuous_space(space: spaces.Space, members: list[spaces.Space]) -> space
     return spaces.Box(low, high, dtype=np.float32)
 
 
-def _choice_unpacker(leaf: Leaf) -> Callable[[Any], Any]:
-    (n,), (start,) = leaf.n, leaf.start
-    kind = leaf.dtype.type
-    if n > 4096:
-        choices: Any = _Choices(n, start, kind)
-    else:
-        choices = {choice: kind(start + choice) for choice in range(n)}
-
-    def unpack(row):
-        try:
-            return choices[row.item()]
-        except (AttributeError, KeyError, ValueError):
-            choice = np.asarray(row)
-            if choice.size != 1 or choice.item() not in choices:
-                raise APIUsageError(
-                    f"action is {row!r}; expected one integer from 0 to {n - 1}"
-                ) from None
-            return choices[choice.item()]
-
-    return unpack
-
-
-class _Choices:
-    """The values of a Discrete space with too many of them to tabulate."""
-
-    def __init__(self, n: int, start: int, kind: type):
-        self._n, self._start, self._kind = n, start, kind
-
-    def __contains__(self, choice):
-        return isinstance(choice, int) and 0 <= choice < self._n
-
-    def __getitem__(self, choice):
-        if choice not in self:
-            raise KeyError(choice)
-        return self._kind(self._start + choice)
+def _unpack_choice(build: Callable, sizes: np.ndarray, row: Any) -> Any:
+    choice = np.asarray(row)
+    if choice.size != 1 or choice.item() not in range(sizes[0]):
+        raise APIUsageError(f"action is {row!r}; expected one integer from 0 to {sizes[0] - 1}")
+    return build(choice.reshape(1))
 
 
 def _unpack_choices(build: Callable, sizes: np.ndarray, row: Any) -> Any:
@@ -536,11 +524,18 @@ def _unpack_choices(build: Callable, sizes: np.ndarray, row: Any) -> Any:
     return build(row)
 
 
+def _unpack_numbers(build: Callable, count: int, row: Any) -> Any:
+    row = np.asarray(row).reshape(-1)
+    if row.shape != (count,):
+        raise APIUsageError(f"action is {row.tolist()}; expected {count} numbers")
+    return build(row)
+
+
 def _discrete_reader(leaf: Leaf, space: spaces.Space, begin: int, end: int) -> Callable:
     kind, shape = leaf.dtype.type, leaf.shape
     if isinstance(space, spaces.Discrete):
         start = leaf.start[0]
-        return lambda row: kind(start + row[begin].item())
+        return lambda row: kind(start + int(row[begin]))
     starts = np.array(leaf.start, leaf.dtype)
     return lambda row: (row[begin:end].astype(kind) + starts).reshape(shape)
 

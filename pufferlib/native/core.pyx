@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=False
-"""The one compiled module: loads environment libraries, steps them, and holds the hot loops.
+"""Loads environment libraries, steps them, and holds the hot loops of training and waiting.
 
 Every array is taken through the buffer protocol and held for as long as its address is known to
 C, so memory outlives its users; a wrong type, shape, layout or a read-only array is refused.
@@ -160,9 +160,6 @@ cdef tuple OBS_DTYPES = ("uint8", "int8", "int16", "int32", "float32")
 
 cdef class Held:
     """A C-contiguous buffer, checked once and kept alive."""
-
-    cdef Py_buffer buffer
-    cdef bint taken
 
     def __cinit__(self, array, str name, str dtype, tuple shape, bint writable):
         cdef int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT, i

@@ -12,13 +12,13 @@ PACKAGE = Path(__file__).parents[2] / "pufferlib"
 
 FLOORS = {
     "exceptions": 0,
-    "spaces": 0,
+    "native": 0,
     "seeding": 0,
     "machine": 0,
     "adapters": 0,
     "buffers": 1,
     "config": 1,
-    "native": 1,
+    "spaces": 1,
     "env": 2,
     "window": 2,
     "emulation": 3,

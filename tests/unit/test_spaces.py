@@ -167,16 +167,22 @@ LEAVES = st.one_of(
     SHAPES.filter(len).map(lambda shape: spaces.MultiDiscrete(np.full(shape, 4))),
     SHAPES.filter(len).map(spaces.MultiBinary),
 )
-SPACES = st.recursive(
-    LEAVES,
-    lambda parts: st.one_of(
-        st.lists(parts, min_size=1, max_size=3).map(spaces.Tuple),
-        st.lists(parts, min_size=1, max_size=3).map(
-            lambda members: spaces.Dict([(f"k{9 - i}", m) for i, m in enumerate(members)])
+
+
+def nested(leaves):
+    return st.recursive(
+        leaves,
+        lambda parts: st.one_of(
+            st.lists(parts, min_size=1, max_size=3).map(spaces.Tuple),
+            st.lists(parts, min_size=1, max_size=3).map(
+                lambda members: spaces.Dict([(f"k{9 - i}", m) for i, m in enumerate(members)])
+            ),
         ),
-    ),
-    max_leaves=6,
-)
+        max_leaves=6,
+    )
+
+
+SPACES = nested(LEAVES)
 
 
 @settings(max_examples=150, deadline=None)
@@ -208,6 +214,124 @@ def test_any_bits_of_any_nested_space_survive_the_round_trip(space, seed, batch)
         assert np.shares_memory(column, rows)
         for row in range(batch):
             assert column[row].tobytes() == written[row][index].tobytes()
+
+
+# ---------------------------------------------------------------- compiled and plain
+
+
+def outcome(call, *arguments):
+    """What a call returns, raises and warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = call(*arguments)
+        except (APIUsageError, OverflowError) as error:
+            result = repr(error)
+    return result, [str(warning.message) for warning in caught]
+
+
+FORMS = {
+    "plain": lambda array: array[()],
+    "array": np.asarray,
+    "python": lambda array: array.item() if array.shape == () else array,
+    "double": lambda array: array.astype(np.float64),
+    "long": lambda array: np.nan_to_num(array).astype(np.int64),
+    "strided": lambda array: np.repeat(array[..., None], 2, -1)[..., 0],
+    "columns": lambda array: np.asarray(array, order="F"),
+    "read-only": lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
+    "swapped": lambda array: array.astype(array.dtype.newbyteorder()),
+    "list": lambda array: array.tolist(),
+    "longer": lambda array: np.repeat(array[None], 2, 0),
+    "none": lambda array: None,
+}
+
+
+def restructured(value, rng):
+    """`value` with its containers of other kinds and in one case in five one thing amiss."""
+    if isinstance(value, dict):
+        items = [(key, restructured(part, rng)) for key, part in value.items()]
+        items = items[:: rng.choice([-1, 1])]
+        if rng.integers(5) == 0:
+            items = rng.choice([0, 1]) * items + [("odd", 1)] * rng.choice([0, 1])
+        return [dict, OrderedDict][rng.integers(2)](items)
+    if isinstance(value, tuple):
+        parts = [restructured(part, rng) for part in value]
+        if rng.integers(5) == 0:
+            parts = parts[1:]
+        return [tuple, list][rng.integers(2)](parts)
+    return value
+
+
+@settings(max_examples=100, deadline=None)
+@given(space=SPACES, seed=st.integers(0, 2**32 - 1), amiss=st.booleans())
+def test_the_compiled_writer_equals_the_plain_one(space, seed, amiss):
+    rng = np.random.default_rng(seed)
+    layout = layout_of(pack_space(space))
+    common = ["plain", "array", "python", "strided", "columns", "read-only"]
+    values = []
+    for leaf in layout.leaves:
+        bits = rng.integers(0, 2 if leaf.dtype == np.bool_ else 256, leaf.nbytes, np.uint8)
+        form = FORMS[rng.choice([*FORMS] if amiss else common)]
+        with np.errstate(all="ignore"):
+            values.append(form(bits.view(leaf.dtype).reshape(leaf.shape)))
+    value = layout.nest(values)
+    value = value if amiss else restructured(value, rng)
+    results = []
+    for kind in (Packer.writer, Packer.plain_writer):
+        row = np.zeros(layout.shape, layout.dtype)
+        write = kind(Packer(space, who="Env"), row[...])
+        results.append((outcome(write, value), row.tobytes()))
+    (compiled, filled), (plain, expected) = results
+    assert compiled == plain
+    assert plain[0] is not None or filled == expected
+
+
+CHOICES = LEAVES.filter(lambda space: not isinstance(space, spaces.Box))
+BOXES = st.builds(
+    lambda low, high, shape, dtype: spaces.Box(low, high, shape, dtype),
+    st.sampled_from([-np.inf, -1.5, 0.1]),
+    st.sampled_from([0.7, np.inf]),
+    SHAPES,
+    st.sampled_from([np.float16, np.float32, np.float64]),
+)
+BYTES = SHAPES.map(lambda shape: spaces.Box(3, 9, shape, np.uint8))
+
+
+def bits_of(action):
+    """Type, dtype, shape and bits of each part of an action."""
+    if isinstance(action, dict):
+        return [(key, bits_of(part)) for key, part in action.items()]
+    if isinstance(action, tuple):
+        return tuple(bits_of(part) for part in action)
+    array = np.asarray(action)
+    return type(action), array.dtype, array.shape, array.tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    space=st.one_of(nested(CHOICES), nested(st.one_of(BOXES, BYTES))),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_compiled_reader_equals_the_plain_one(space, seed):
+    rng = np.random.default_rng(seed)
+    layout = ActionLayout(space, who="Env")
+    count = layout.space.shape[0] if layout.space.shape else 1
+    if isinstance(layout.space, spaces.Box):
+        rows = [rng.normal(0, 5, count).astype(dtype) for dtype in (np.float32, np.float64)]
+    else:
+        sizes = getattr(layout.space, "nvec", getattr(layout.space, "n", None))
+        legal = rng.integers(0, sizes, count)
+        rows = [legal.astype(dtype) for dtype in (np.int32, np.int64, np.int16)]
+        rows += [legal[None], np.repeat(legal, 2)[::2], legal + rng.integers(-1, 2, count)]
+    for row in (*rows, rows[0][1:]):
+        (compiled, told), (plain, expected) = (
+            outcome(read, row) for read in (layout.unpack_action, layout.plain_action)
+        )
+        assert bits_of(compiled) == bits_of(plain)
+        assert told == expected
+
+
+# ---------------------------------------------------------------- keys
 
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict])
@@ -422,6 +546,13 @@ def test_choices_out_of_range_are_refused(row):
     unpack = ActionLayout(spaces.MultiDiscrete([4, 3])).unpack_action
     with pytest.raises(APIUsageError, match=r"expected 2 integers, each .* below \[4, 3\]"):
         unpack(np.array(row))
+
+
+@pytest.mark.parametrize("row", [[0.0], [0.0] * 3])
+def test_numbers_of_another_count_are_refused(row):
+    unpack = ActionLayout(spaces.Box(-1, 1, (2,))).unpack_action
+    with pytest.raises(APIUsageError, match=r"action is \[0\.0.*\]; expected 2 numbers"):
+        unpack(np.array(row, np.float32))
 
 
 def test_boxes_are_clipped_into_their_bounds_in_their_own_dtype_and_shape():
