@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 ALIGNMENT = 64
+GAP = 5 * ALIGNMENT  # Between fields: row k of each must not fall into the same set of a cache.
 POISON = 0xA5
 
 
@@ -58,7 +59,7 @@ def layout(num_agents, observation_space, action_space):
     for name, (dtype, shape) in table.items():
         placed[name] = (offset, dtype, shape)
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        offset += -(-size // ALIGNMENT) * ALIGNMENT
+        offset += -(-size // ALIGNMENT) * ALIGNMENT + GAP
     return placed, max(offset, ALIGNMENT)
 
 

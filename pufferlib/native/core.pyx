@@ -112,8 +112,8 @@ cdef extern from "pool.h" nogil:
 
 
 cdef extern from "kernels.h" nogil:
-    int64_t copy_discrete(int32_t *to, const int32_t *source, int64_t rows, int components,
-                          const int32_t *sizes)
+    int64_t check_discrete(const int32_t *actions, int64_t rows, int components,
+                           const int32_t *sizes)
     int64_t copy_continuous(float *to, const float *source, int64_t rows, int components,
                             const float *low, const float *high)
     int64_t find_nonfinite(const float *values, int64_t count)
@@ -413,7 +413,7 @@ cdef class Worlds:
         sizes[4] = num_envs * sizeof(uint64_t)
         sizes[5] = rows * self.row_actions * 4
         for k in range(6):
-            sizes[k] = (sizes[k] + 63) // 64 * 64
+            sizes[k] = (sizes[k] + 63) // 64 * 64 + 5 * 64  # The gap of buffers.GAP.
             self.saved_bytes += sizes[k] if k < 5 else 0
         self.memory = <uint8_t *>aligned_alloc(64, self.saved_bytes + sizes[5])
         self.slices = <Slice *>calloc(self.num_slices, sizeof(Slice))
@@ -550,6 +550,7 @@ cdef class Worlds:
         cdef Py_buffer view
         cdef int64_t bad
         cdef PufferSpec *spec = &s.batch.spec
+        cdef void *own = <void *>s.batch.actions
         cdef bint continuous = self.params.library.c.continuous
         try:
             PyObject_GetBuffer(actions, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)
@@ -566,20 +567,26 @@ cdef class Worlds:
                                       self.slice_rows, <int>self.row_actions, spec.action_low,
                                       spec.action_high)
             else:
-                bad = copy_discrete(<int32_t *>s.batch.actions, <const int32_t *>view.buf,
-                                    self.slice_rows, <int>self.row_actions, spec.action_sizes)
+                bad = check_discrete(<const int32_t *>view.buf, self.slice_rows,
+                                     <int>self.row_actions, spec.action_sizes)
+            if bad >= 0:
+                self.refuse_row(actions, bad)
+            if out is None:
+                out = self.slice_views[self.current][0]
+            elif out.owner is not self:
+                raise APIUsageError(
+                    "out was made by another vector; make it with this one's rows()")
+            else:
+                self.slice_views[self.current][0] = out
+            self.aim(s, out)
+            if not continuous and self.num_slices > 1:
+                memcpy(own, view.buf, view.len)  # The step may outlast this call,
+            elif not continuous:
+                s.batch.actions = view.buf  # or ends in it.
+            self.start(self.current, False)
+            s.batch.actions = own
         finally:
             PyBuffer_Release(&view)
-        if bad >= 0:
-            self.refuse_row(actions, bad)
-        if out is None:
-            out = self.slice_views[self.current][0]
-        elif out.owner is not self:
-            raise APIUsageError("out was made by another vector; make it with this one's rows()")
-        else:
-            self.slice_views[self.current][0] = out
-        self.aim(s, out)
-        self.start(self.current, False)
         self.current = (self.current + 1) % self.num_slices
         self.phase = MUST_RECV
 

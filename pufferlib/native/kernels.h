@@ -12,28 +12,21 @@
 #define WIDE
 #endif
 
-/* Copies rows of discrete actions; the first row with a component outside 0 .. sizes[k]-1, or -1. */
-WIDE static int64_t copy_discrete(int32_t *to, const int32_t *from, int64_t rows, int components,
-                             const int32_t *sizes) {
+/* The first row of discrete actions with a component outside 0 .. sizes[k]-1, or -1. */
+WIDE static int64_t check_discrete(const int32_t *actions, int64_t rows, int components,
+                                   const int32_t *sizes) {
     uint32_t bad = 0;
     if (components == 1) {
         uint32_t size = (uint32_t)sizes[0];
-        for (int64_t i = 0; i < rows; i++) {
-            to[i] = from[i];
-            bad |= (uint32_t)from[i] >= size;
-        }
+        for (int64_t i = 0; i < rows; i++) bad |= (uint32_t)actions[i] >= size;
     } else {
-        for (int64_t i = 0; i < rows; i++) {
-            for (int k = 0; k < components; k++) {
-                int32_t action = from[i * components + k];
-                to[i * components + k] = action;
-                bad |= (uint32_t)action >= (uint32_t)sizes[k];
-            }
-        }
+        for (int64_t i = 0; i < rows; i++)
+            for (int k = 0; k < components; k++)
+                bad |= (uint32_t)actions[i * components + k] >= (uint32_t)sizes[k];
     }
     if (!bad) return -1;
     for (int64_t i = 0; i < rows * components; i++) {
-        if ((uint32_t)from[i] >= (uint32_t)sizes[i % components]) return i / components;
+        if ((uint32_t)actions[i] >= (uint32_t)sizes[i % components]) return i / components;
     }
     return -1;
 }
