@@ -48,6 +48,8 @@ def time_bare(trainer: ppo.Trainer) -> float:
         parameters, values = policy(minibatch)
         (parameters.sum() + values.sum()).backward()
     policy.zero_grad(set_to_none=True)
+    if trainer.device.type == "cuda":
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
