@@ -58,7 +58,7 @@ class GymnasiumPufferEnv(PufferEnv):
         self.render_mode = self.env.render_mode
         self._packer = Packer(self.env.observation_space, who=self._name)
         self._slots = Slots((None,), action_layout.reader, self._refuse_reward)
-        self._count_step = self._slots.count_step
+        self._write_step = self._slots.step_alone
         super().__init__(buf)
 
         self._unpack_action = action_layout.unpack_action
@@ -78,7 +78,6 @@ class GymnasiumPufferEnv(PufferEnv):
         """Read and write other rows from now on."""
         super().rebind(buf)
         self._slots.bind(buf, self._packer.writer)
-        self._write, self._write_final = self._slots.write[0], self._slots.write_final[0]
 
     def reset(self, seed: int | None = None):
         """Begin an episode → (observations [1, *O], infos); no seed: randomness goes on."""
@@ -109,10 +108,9 @@ class GymnasiumPufferEnv(PufferEnv):
         if self._unchecked_steps:
             self._packer.check(observation)
             self._unchecked_steps = 0
-        if self._count_step(reward, terminated, truncated):
-            infos = self._end(observation, info)
+        if self._write_step(observation, reward, terminated, truncated):
+            infos = self._restart(info)
         else:
-            self._write(observation)
             infos = [dict(info)] if info else []
         return self.observations, self.rewards, self.terminals, self.truncations, infos
 
@@ -143,9 +141,9 @@ class GymnasiumPufferEnv(PufferEnv):
         self._slots.enter(0, observation)
         return info
 
-    def _end(self, observation: Any, info: Mapping) -> list[dict]:
-        """Keep the last observation and begin the next episode → infos."""
-        self._write_final(observation)
+    def _restart(self, info: Mapping) -> list[dict]:
+        """Begin the next episode → the last info of this one, with its figures, and the first of
+        the next."""
         infos = [{**self._slots.figures(0), **info}]
         first = self._begin(None)
         if first:

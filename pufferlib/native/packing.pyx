@@ -17,7 +17,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from libc.math cimport NAN, isfinite
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memmove, memset
 
@@ -257,13 +257,14 @@ cdef class Group(Part):
 
     cdef object read(self, const void *row, list done):
         cdef Py_ssize_t k, begin = len(done) - self.count
+        cdef list members = done[begin:]
         cdef dict named = {}
-        if self.keys is not None:
-            for k in range(self.count):
-                named[self.keys[k]] = done[begin + k]
-        group = tuple(done[begin:]) if self.keys is None else named
         del done[begin:]
-        return group
+        if self.keys is None:
+            return tuple(members)
+        for k in range(self.count):
+            named[self.keys[k]] = members[k]
+        return named
 
 
 cdef class Reader:
@@ -363,11 +364,11 @@ cdef class Slots:
     `refuse(i, reward, step)` raises the error for a reward of agent i that is no finite number.
     """
 
-    cdef readonly list write, write_final
     cdef set ended  # Agents that were flagged and have not returned.
     cdef tuple agents, held
     cdef Reader reader
     cdef object refuse, observations, final_observations
+    cdef list write, write_final
     cdef float *rewards
     cdef uint8_t *terminals
     cdef uint8_t *truncations
@@ -435,12 +436,13 @@ cdef class Slots:
                 PyBuffer_Release(&given)
         return actions
 
-    def count_step(self, reward, terminated, truncated):
-        """Give a lone agent its reward and flags → whether its episode is over."""
-        self.pay(0, reward)
+    def step_alone(self, observation, reward, terminated, truncated):
+        """Write what a step made of a lone agent → whether its episode is over."""
         cdef bint terminal = terminated
         cdef bint over = terminal or truncated
+        self.pay(0, reward)
         self.terminals[0], self.truncations[0] = terminal, over and not terminal
+        (self.write_final if over else self.write)[0](observation)
         return over
 
     def step(self, observations, rewards, terminations, truncations, live):

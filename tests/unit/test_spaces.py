@@ -331,6 +331,39 @@ def test_the_compiled_reader_equals_the_plain_one(space, seed):
         assert told == expected
 
 
+def refuse(*arguments):
+    raise AssertionError("taken the plain way")
+
+
+def test_observations_that_fit_are_written_by_compiled_code_only(monkeypatch):
+    space = spaces.Dict(mixed=MIXED, pair=spaces.Tuple([spaces.Discrete(3), spaces.Discrete(3)]))
+    for name in ("_walk", "_convert"):
+        monkeypatch.setattr(Packer, name, refuse)
+    layout = layout_of(space)
+    row = np.zeros(layout.shape, layout.dtype)
+    write = Packer(space).writer(row)
+    write({"mixed": MIXED_VALUE, "pair": [1, True]})
+    write({"pair": (1, np.int64(2)), "mixed": OrderedDict(MIXED_VALUE)})
+    assert layout.unpack(row)["mixed"]["xy"].tolist() == MIXED_VALUE["xy"].tolist()
+    assert layout.unpack(row)["pair"][1] == 2
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5000, start=-3),
+        spaces.Dict(a=spaces.Discrete(3), b=spaces.Tuple([spaces.MultiBinary(2)])),
+        spaces.Box(-1, 1, (2, 2), np.float64),
+    ],
+)
+def test_actions_are_read_by_compiled_code_only(space, monkeypatch):
+    for name in ("_unpack_choice", "_unpack_choices", "_unpack_numbers"):
+        monkeypatch.setattr(f"pufferlib.spaces.{name}", refuse)
+    layout = ActionLayout(space)
+    row = np.zeros(layout.space.shape or 1, layout.space.dtype)
+    assert space.contains(layout.unpack_action(row))
+
+
 # ---------------------------------------------------------------- keys
 
 
