@@ -269,16 +269,17 @@ def update(
     segments = config.minibatch_size // horizon
     block = math.gcd(segments, 16)
     advantages, masks = map(torch.from_numpy, (storage.advantages, storage.masks))
-    known = [storage.device_observations, storage.actions, storage.logprobs, advantages]
-    known = [x.to(device).unflatten(1, (-1, block)) for x in (*known, storage.values, masks)]
-    observations, *known = known
-    gathered = torch.empty_like(observations[:-1, : segments // block])
+    known = [storage.actions, storage.logprobs, advantages, storage.values, masks]
+    known = [x.to(device).unflatten(1, (-1, block)) for x in known]
+    observations = storage.device_observations[:-1].unflatten(1, (-1, block))
+    gathered = torch.empty_like(observations[:, : segments // block])
     all_present = bool(storage.masks.all())
     seen, norms = [], []
     for _ in range(config.update_epochs):
         order = torch.randperm(agents // block, generator=generator, device=device)
         for chosen in order.split(segments // block):
-            obs = torch.index_select(observations[:-1], 1, chosen, out=gathered).flatten(0, 2)
+            blocks = [observations[:, k : k + 1] for k in chosen.tolist()]
+            obs = torch.cat(blocks, 1, out=gathered).flatten(0, 2)  # Uses all threads.
             *fields, present = (x.index_select(1, chosen).flatten(0, 2) for x in known)
             if not all_present:
                 obs, *fields = (x[present] for x in (obs, *fields))
