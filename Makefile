@@ -4,26 +4,32 @@
 #
 # The first verb that needs it makes .venv: exact pins from docker/locks, then this package,
 # editable. It is made again when a pin, the package's metadata or the compiled core changes.
+# Inside the tank, where PUFFERTANK is set, all of that is in the image already.
 
 PYTHON ?= python3
 VENV ?= .venv
 ENV ?= breakout
 ARGS ?=
+CMD ?= make test
+FLAVOR ?=
 TORCH ?= $(if $(shell command -v nvidia-smi),cuda,cpu)
 
 BIN := $(VENV)/bin
 LOCKS := docker/locks/base.txt docker/locks/torch-$(TORCH).txt
 PINS := $(VENV)/.pins-$(TORCH)
-READY := $(VENV)/.ready
+READY := $(if $(PUFFERTANK),,$(VENV)/.ready)
+TANK := $(PYTHON) -m puffertank
 CORE := pyproject.toml setup.py $(wildcard pufferlib/native/*.pyx pufferlib/native/*.pxd pufferlib/native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build train eval play test test-fast test-slow asan lint lock bench clean
+.PHONY: help setup build train eval play test test-fast test-slow asan lint lock bench image shell \
+	tank doctor clean
 
 help: ## List the verbs.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with the exact pins and this package in it; at once if it is there.
+	@:
 
 build: $(READY) ## Compile the core and every native environment.
 	@$(BIN)/puffer build
@@ -60,6 +66,18 @@ lock: $(READY) ## Resolve the pins of docker/locks anew, with the hashes of ever
 bench: $(READY) ## Measure the environments and the trainer.
 	@$(BIN)/python benchmarks/bench_env.py $(ARGS)
 	@$(BIN)/python benchmarks/bench_train.py $(ARGS)
+
+image: ## Build the tank's image: make image FLAVOR=cpu
+	@$(TANK) build $(if $(FLAVOR),--flavor $(FLAVOR)) $(ARGS)
+
+shell: ## Open a shell in the tank.
+	@$(TANK) shell $(if $(FLAVOR),--flavor $(FLAVOR)) $(ARGS)
+
+tank: ## Run a command in the tank: make tank CMD="make train ENV=nethack"
+	@$(TANK) run $(if $(FLAVOR),--flavor $(FLAVOR)) $(ARGS) $(CMD)
+
+doctor: ## Step every pinned environment in the tank and say what works.
+	@$(TANK) doctor $(if $(FLAVOR),--flavor $(FLAVOR)) $(ARGS)
 
 clean: ## Remove what was built; .venv and runs stay.
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis $(READY)
