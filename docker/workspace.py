@@ -1,8 +1,8 @@
-"""Finds pufferlib in the repository that is mounted at /workspace, and compiles its core there.
+"""Finds pufferlib in the repository that is mounted at /workspace, its compiled modules fresh.
 
 The image starts every interpreter with this module, so that whatever runs in the container, by
-whatever entry, has a fresh core. It is kept apart from the one beside the sources, which the host
-may have compiled for a C library of its own.
+whatever entry, has modules that fit the sources. They are kept apart from those beside the sources,
+which the host may have compiled for a C library of its own.
 """
 
 import fcntl
@@ -22,17 +22,19 @@ from pathlib import Path
 ROOT = Path("/workspace")
 PYTHON = "/opt/tank/bin/python"  # Has Cython, which other interpreters of the image lack.
 PACKAGES = {"pufferlib": ROOT / "pufferlib", "pufferlib.envs": ROOT / "envs"}
-CORE = "pufferlib.native.core"
+NATIVE = "pufferlib.native."
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
 class Workspace(DistributionFinder):
-    """The finder of pufferlib, of its compiled core and of its metadata."""
+    """The finder of pufferlib, of its compiled modules and of its metadata."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name == CORE and (ROOT / "setup.py").is_file():
-            return spec_from_file_location(name, compiled_core())
+        if name.startswith(NATIVE):
+            module = name.removeprefix(NATIVE)
+            if (ROOT / f"pufferlib/native/{module}.pyx").is_file():
+                return spec_from_file_location(name, compiled() / f"{module}{SUFFIX}")
         if name in PACKAGES and (PACKAGES[name] / "__init__.py").is_file():
             return spec_from_file_location(name, PACKAGES[name] / "__init__.py")
         if name == "pufferlib.envs" and PACKAGES[name].is_dir():  # A package without a module.
@@ -40,7 +42,7 @@ class Workspace(DistributionFinder):
         return None
 
     @classmethod
-    def find_distributions(cls, context=DistributionFinder.Context()):
+    def find_distributions(cls, context):
         if context.name in (None, "pufferlib") and (ROOT / "pyproject.toml").is_file():
             yield Checkout()
 
@@ -58,21 +60,21 @@ class Checkout(Distribution):
         return ROOT / path
 
 
-def compiled_core() -> Path:
-    """The core's library, compiled now if its sources changed."""
+def compiled() -> Path:
+    """The folder of the compiled modules, filled now if their sources changed."""
     native = ROOT / "pufferlib/native"
     sources = [ROOT / "setup.py", *sorted(p for p in native.iterdir() if is_source(p))]
     key = hashlib.sha256(SUFFIX.encode())
     for source in sources:
-        key.update(source.read_bytes())
-    folder = writable(ROOT / "build/tank", Path.home() / ".cache/puffertank")
-    library = folder / f"core-{key.hexdigest()[:16]}{SUFFIX}"
-    if not library.exists():
-        with open(folder / "lock", "w") as lock:
+        key.update(source.name.encode() + source.read_bytes())
+    builds = writable(ROOT / "build/tank", Path.home() / ".cache/puffertank")
+    folder = builds / f"native-{key.hexdigest()[:16]}"
+    if not folder.is_dir():
+        with open(builds / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.exists():
-                compile_core(sources, library)
-    return library
+            if not folder.is_dir():
+                fill(folder, sources)
+    return folder
 
 
 def is_source(path: Path) -> bool:
@@ -91,8 +93,8 @@ def writable(*folders: Path) -> Path:
     raise ImportError(f"none of {', '.join(map(str, folders))} can be written to")
 
 
-def compile_core(sources: list[Path], library: Path) -> None:
-    """Compile in a scratch folder: the mounted one may be read-only."""
+def fill(folder: Path, sources: list[Path]) -> None:
+    """Compile in a scratch folder, for the mounted one may be read-only."""
     print("tank: compiling the core", file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         for source in sources:
@@ -103,10 +105,11 @@ def compile_core(sources: list[Path], library: Path) -> None:
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
         if done.returncode:
             raise ImportError(f"the core does not compile:\n{done.stdout}{done.stderr}")
-        (built,) = Path(scratch).glob(f"out/pufferlib/native/*{SUFFIX}")
-        temporary = library.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(built, temporary)
-        os.replace(temporary, library)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent))
+        temporary.chmod(0o755)
+        for built in Path(scratch, "out/pufferlib/native").glob("*.so"):
+            shutil.copyfile(built, temporary / built.name)
+        os.replace(temporary, folder)
 
 
 sys.meta_path.insert(0, Workspace)
