@@ -183,8 +183,8 @@ def venv_python(venv: str) -> Path:
 
 def read_pins(venv: str | None) -> dict[str, str]:
     """Version of each distribution pinned for the tank, or for the interpreter `venv`."""
-    lock = LOCKS / f"{venv or 'tank'}.txt"
-    text = lock.read_text() if lock.is_file() else ""
+    locks = [LOCKS / f"{prefix}{venv or 'tank'}.txt" for prefix in ("", "alone-")]
+    text = "\n".join(lock.read_text() for lock in locks if lock.is_file())
     return {normalize(name): version for name, version in PIN.findall(text)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import secrets
 import shlex
 import signal
@@ -229,11 +230,14 @@ def user_flags(engine: Engine) -> list[str]:
 
 
 def limit_flags(engine: Engine, shared_memory: str) -> list[str]:
-    """Shared memory for frameworks that want it, files for many workers, memory to be pinned."""
+    """Shared memory for frameworks that want it, open files for many workers."""
     flags = ["--shm-size", shared_memory]
     if engine.is_rootless:
         return flags
-    return [*flags, "--ulimit", "memlock=-1:-1", "--ulimit", f"nofile={OPEN_FILES}:{OPEN_FILES}"]
+    # A daemon in a container may not go above its own limit, which is ours as well.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    return [*flags, "--ulimit", f"nofile={files}:{files}"]
 
 
 def gpu_flags(engine: Engine, flavor: str, *, wanted: bool) -> list[str]:
@@ -247,7 +251,9 @@ def gpu_flags(engine: Engine, flavor: str, *, wanted: bool) -> list[str]:
             "install NVIDIA's container toolkit: apt-get install nvidia-container-toolkit",
             file=sys.stderr,
         )
-    return flags or []
+        return []
+    # Pinned memory is wanted where there is a GPU only; a daemon in a container may not raise it.
+    return flags if engine.is_rootless else [*flags, "--ulimit", "memlock=-1:-1"]
 
 
 def display_flags() -> list[str]:

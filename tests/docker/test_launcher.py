@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -191,7 +192,8 @@ def test_the_checkout_is_mounted_and_files_belong_to_the_caller(engine):
     assert flags(words, "--workdir") == ["/workspace"]
     assert flags(words, "--user") == [f"{os.getuid()}:{os.getgid()}"]
     assert flags(words, "--shm-size") == ["8g"]
-    assert flags(words, "--ulimit") == ["memlock=-1:-1", "nofile=65536:65536"]
+    files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    assert flags(words, "--ulimit") == [f"nofile={files}:{files}"]
     assert {"--rm", "--init", "--interactive"} <= set(words) and "--tty" not in words
     assert flags(words, "--pull") == ["never"]
 
@@ -228,6 +230,7 @@ def test_gpus_are_handed_over_only_where_there_are_some(engine, monkeypatch, cap
     engine.set(info={"Runtimes": {"runc": {}, "nvidia": {}}})
     assert main(["run", "true"]) == 0
     assert flags(engine.asked("run")[-1], "--gpus") == ["all"]
+    assert "memlock=-1:-1" in flags(engine.asked("run")[-1], "--ulimit")
     for words in (["--no-gpu"], ["--flavor", "cpu"]):
         assert main(["run", *words, "true"]) == 0
         assert "--gpus" not in engine.asked("run")[-1]
