@@ -257,6 +257,9 @@ def check_verb(arguments: argparse.Namespace) -> None:
     print(f"{entry.name}: one environment keeps the contract ({report.steps} steps)")
     for rule in report.untried:
         print(f"  not tried: {rule}")
+    if not entry.is_native and getattr(entry.module(), "ONE_PER_PROCESS", False):
+        print("  not tried: backends, as a process can hold only one of these environments")
+        return
     alone = "Serial" if entry.python is None else "Multiprocessing"
     for backend in ("Serial", "Native") if entry.is_native else (alone,):
         make = partial(vector.make, backend=backend, overwork=True)
