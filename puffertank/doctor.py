@@ -167,9 +167,9 @@ def step(verdict: Verdict, args: argparse.Namespace, processes: Processes) -> Ve
                 f"{name} {verdict.versions[name] or 'is missing'}, the pin is {pin}"
                 for name, pin in others.items()
             )
-    elif answer.get("missing"):
+    elif answer.get("missing") or (verdict.versions and not any(verdict.versions.values())):
         verdict.verdict, verdict.message = MISSING, answer["error"]
-        verdict.failed = strict or bool(args.names)
+        verdict.failed, verdict.output = strict or bool(args.names), []
     else:
         verdict.verdict, verdict.failed = answer.get("end", "failed"), True
         verdict.message = answer.get("error", "")

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-LONGEST = 28  # Letters of a version or parameter in the table.
 GOOD, DIFFERENT, MISSING = "ok", "other version", "not installed"
 
 
@@ -34,7 +33,7 @@ class Verdict:
     @property
     def label(self) -> str:
         """The environment with its parameters, as a user would name it."""
-        return " ".join([self.name, *(f"{key}={brief(v)}" for key, v in self.case.items())])
+        return brief(" ".join([self.name, *(f"{k}={brief(v)}" for k, v in self.case.items())]), 48)
 
 
 def show_facts(facts: Mapping) -> str:
@@ -112,9 +111,10 @@ def _versions(case: Verdict) -> str:
     return brief(", ".join(f"{name} {version or '-'}" for name, version in case.versions.items()))
 
 
-def brief(value) -> str:
+def brief(value, longest: int = 28) -> str:
+    """A value in at most so many letters."""
     text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _gib(size: int) -> str:

@@ -228,6 +228,12 @@ def test_what_is_missing_fails_in_the_tank_or_when_it_was_asked_for(judge, tank,
     assert judge(None, LACKING, tank=tank, names=names) == expected
 
 
+def test_what_lacks_its_interpreter_is_not_installed(judge):
+    error = {"error": "there is no /opt/venvs/x/bin/python"}
+    assert judge(None, error, tank=None) == ("not installed", False, error["error"])
+    assert judge("1.3.0", error, tank=None) == ("failed", True, error["error"])
+
+
 @pytest.mark.parametrize("installed, pin, same", [
     ("2.1.1+puffer", "2.1.1", True), ("2.13.0", "2.13.0+cpu", True), ("1.0", "1.0.0", False),
     ("2.4.1+cpu", "2.4.1+cu121", False), (None, "1.0", False),
