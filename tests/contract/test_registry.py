@@ -112,3 +112,23 @@ def test_a_mistake_in_an_environments_own_imports_is_not_hidden(tmp_path):
     (folder / "__init__.py").write_text("import a_package_that_nobody_has\n")
     with pytest.raises(ModuleNotFoundError, match="a_package_that_nobody_has"):
         vector.make(folder)
+
+
+def test_a_function_check_refuses_parameters_before_any_worker_starts(tmp_path, monkeypatch):
+    folder = tmp_path / "choosy"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "import gymnasium\nfrom pufferlib.exceptions import APIUsageError\n"
+        "def check(file=''):\n    if file != 'there':\n        raise APIUsageError('no file')\n"
+        "def make(file=''):\n    return gymnasium.make('CartPole-v1')\n"
+    )
+    with vector.make(folder, env_kwargs={"file": "there"}, num_envs=2) as made:
+        assert made.reset(0)[0].shape == (2, 4)
+
+    def no_worker(*_):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr("pufferlib.vector.multiprocessing.Child", no_worker)
+    for kwargs in ({"file": "gone"}, [{"file": "there"}, {}]):
+        with pytest.raises(APIUsageError, match="no file"):
+            vector.make(folder, env_kwargs=kwargs, backend="Multiprocessing", num_envs=2)

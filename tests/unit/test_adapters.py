@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from pufferlib.adapters import parameters_of, refuse_unknown, silenced
+from pufferlib.adapters import parameters_of, refuse_unknown, shrink, silenced, to_gray
 from pufferlib.exceptions import APIUsageError
 
 NOISE = """
@@ -80,3 +81,21 @@ class Derived(Base):
 def test_parameters_of_a_class_are_those_of_its_ancestors_too():
     assert parameters_of(Derived) == {"wind", "gravity"}
     assert parameters_of(lambda task, *, seed=1, **rest: None) == {"task", "seed"}
+
+
+def test_a_picture_is_shrunk_by_averaging_squares_and_what_fills_none_is_left_out():
+    picture = np.random.default_rng(0).integers(256, size=(11, 14, 3), dtype=np.uint8)
+    means = picture[:9, :12].reshape(3, 3, 4, 3, 3).mean((1, 3)).astype(np.uint8)
+    np.testing.assert_array_equal(shrink(picture, 3), means)
+    whole = shrink(picture, 1)
+    np.testing.assert_array_equal(whole, picture)
+    assert whole.base is not picture and not np.shares_memory(whole, picture)
+    white = np.full((32, 32, 1), 255, np.uint8)
+    assert (shrink(white, 16) == 255).all()
+
+
+def test_a_grey_picture_keeps_grey_and_weighs_green_most():
+    grey = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
+    np.testing.assert_array_equal(to_gray(grey.repeat(3, 2)), grey)
+    red, green, blue = to_gray(255 * np.eye(3, dtype=np.uint8)[None])[0, :, 0]
+    assert green > red > blue > 0
