@@ -23,6 +23,7 @@ from puffertank.report import DIFFERENT, MISSING, Table, Verdict, show_facts, sh
 from puffertank.sources import PIN, normalize
 
 TIMEOUT_S, QUICK_TIMEOUT_S = 180.0, 60.0
+FIRST_TIMEOUT_S = 900.0  # The first import in the tank compiles the core.
 QUICK_STEPS, QUICK_PACKS = 20, ("nethack",)
 TANK_CUDA = "12.1"
 LOCKS = ROOT / "docker/locks"
@@ -100,7 +101,7 @@ def find_python() -> str:
 def choose(args: argparse.Namespace, processes: Processes) -> list[dict]:
     """The environments that `args` ask for. Raises TankError if they cannot be found."""
     names = [str(Path(name).resolve()) if "/" in name else name for name in args.names]
-    answer = processes.ask("list", *names, timeout=TIMEOUT_S)
+    answer = processes.ask("list", *names, timeout=FIRST_TIMEOUT_S)
     if answer.get("missing"):
         raise TankError(
             f"{processes.python} has no pufferlib ({answer['error']}); make it:\n  make setup"
