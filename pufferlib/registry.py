@@ -104,6 +104,16 @@ class Entry:
                 if check is not None:
                     check(*args, **parameters)
 
+    def make_vector(self, num_envs: int, num_workers: int, **parameters):
+        """The environment's own vector of `num_envs`, stepped by `num_workers` threads, or None.
+
+        A Python environment that has one makes it in a function `make_vector` that takes these;
+        the `gymnasium.vector.VectorEnv` says in its metadata how episodes restart.
+        """
+        with self._naming_what_to_install():
+            make = None if self.is_native else getattr(self.module(), "make_vector", None)
+            return None if make is None else make(num_envs, num_workers, **parameters)
+
     def _package(self) -> dict:
         """The section [package] of config.toml."""
         if not self.config_path.is_file():

@@ -86,10 +86,13 @@ def make(
             Gym), or a list of those of length `num_envs`.
         env_args, env_kwargs: arguments of the creator; one set for all, or a list of `num_envs`.
         backend: 'auto', a backend's name or its class. 'auto' takes Native for a native
-            environment and otherwise what is faster, Serial or Multiprocessing; `choice` of the
-            result says why. Where sizes leave it open, one environment is timed for some steps.
+            environment, the vector of an environment that has its own (`make_vector` in its
+            folder, put behind `adopt`), and otherwise what is faster, Serial or Multiprocessing;
+            `choice` of the result says why. Where sizes leave it open, one environment is timed
+            for some steps.
         seed: what `async_reset()` without a seed uses; None is really random.
-        num_workers: threads of Native, processes of Multiprocessing.
+        num_workers: threads of Native and of an environment's own vector, processes of
+            Multiprocessing.
         batch_size: environments that one `recv` returns; 'auto' is all of them.
         zero_copy, sync_traj, overwork, timeout, restart_workers, python: see Multiprocessing;
             other backends have no use for them.
@@ -105,6 +108,12 @@ def make(
         if entry is not None and plain:
             native = Native(entry.library, dict(env_kwargs or {}), num_envs, **sizes)
             return _finish(native, seed, f"Native: {entry.name} is compiled")
+    if backend == "auto" and single and python is None and env_args is None:
+        own = _find_own_vector(env_creator_or_creators, env_kwargs, num_envs, **sizes)
+        if own is not None:
+            from pufferlib.vector.adoption import adopt
+
+            return _finish(adopt(own), seed, f"{type(own).__name__}: the environment's own vector")
     if backend is Native:
         raise APIUsageError(
             "backend Native runs one native environment with one set of parameters; for "
@@ -199,6 +208,19 @@ def _find_native(creator) -> registry.Entry | None:
     if isinstance(creator, str | Path):
         creator = registry.find(creator)
     return creator if isinstance(creator, registry.Entry) and creator.is_native else None
+
+
+def _find_own_vector(creator, env_kwargs, num_envs, num_workers, batch_size):
+    """The vector that a registered environment makes by itself, in its `make_vector`, or None."""
+    if isinstance(creator, str | Path):
+        creator = registry.find(creator)
+    if not isinstance(creator, registry.Entry) or creator.is_native or creator.python is not None:
+        return None
+    num_envs, batch_size = check_sizes(num_envs, batch_size)
+    if batch_size != num_envs or not (env_kwargs is None or isinstance(env_kwargs, Mapping)):
+        return None
+    num_workers = min(usable_cores(), num_envs) if num_workers == "auto" else num_workers
+    return creator.make_vector(num_envs, num_workers, **(env_kwargs or {}))
 
 
 def _finish(vecenv: VecEnv, seed: int | None, choice: str) -> VecEnv:

@@ -32,9 +32,10 @@ def adopt(vector_env: VectorEnv, *, autoreset_mode: AutoresetMode | str | None =
       with the next batch. What the filler step is given or gives counts for nothing.
     - DISABLED is refused: nobody would restart the episodes.
 
-    Each environment of Gymnasium's own vectors is seeded with `env_seed(seed, k)`; others, which
-    take one number for all, with `env_seed(seed, 0)`. Infos are told for the environments whose
-    episode ended, with `episode_return` and `episode_length`.
+    Each environment of Gymnasium's own vectors is seeded with `env_seed(seed, k)`, and of others
+    whose attribute `seeded_each` is true; the rest, which take one number for all, with
+    `env_seed(seed, 0)`. Infos are told for the environments whose episode ended, with
+    `episode_return` and `episode_length`.
 
     Raises `APIUsageError` for a vector that does not say how its episodes restart.
     """
@@ -72,7 +73,8 @@ class Adopted(VecEnv):
         if self.expected == CLOSED:
             self._advance("async_reset", RECV)
         given: Any
-        if isinstance(self.vector_env.unwrapped, SEEDED_EACH):
+        theirs = self.vector_env.unwrapped
+        if isinstance(theirs, SEEDED_EACH) or getattr(theirs, "seeded_each", False):
             given = [int(s) for s in self._seeds(seed)]
         else:
             seed = self.default_seed if seed is None else seed

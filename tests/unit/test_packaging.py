@@ -60,6 +60,29 @@ def test_the_version_is_the_one_in_pyproject(root):
     assert pufferlib.__version__ == project["version"]
 
 
+PACKAGED = {  # nmmo's own pins contradict ours; an environment with a venv is not beside us.
+    entry.name: package["requires"]
+    for entry in map(registry.find, registry.names())
+    if entry.config_path.is_file()
+    and (package := tomllib.loads(entry.config_path.read_text()).get("package"))
+    and "venv" not in package
+    and entry.name != "nmmo"
+}
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_what_an_environment_needs_is_an_extra_of_its_name(root, name):
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"][name] == PACKAGED[name]
+
+
+def test_every_extra_names_a_range_and_no_exact_version(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    for extra, requirements in project["optional-dependencies"].items():
+        for requirement in requirements:
+            assert "==" not in requirement, f"{extra}: {requirement}"
+
+
 @pytest.mark.slow
 def test_the_wheel_works_from_another_folder(built, tmp_path):
     run(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
