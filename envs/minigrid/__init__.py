@@ -18,61 +18,12 @@ from pufferlib.adapters import make_registered
 CELL_SIZES = (11, 6, 4)
 MISSION_LENGTH = 80  # Words; the longest of BabyAI's has fewer.
 # Words are numbered from 1 in this order; 0 is no word and the number after the last any other.
-WORDS = [
-    "a",
-    "after",
-    "and",
-    "at",
-    "avoid",
-    "ball",
-    "behind",
-    "blue",
-    "box",
-    "door",
-    "end",
-    "fetch",
-    "find",
-    "from",
-    "front",
-    "get",
-    "go",
-    "goal",
-    "green",
-    "grey",
-    "hallway",
-    "in",
-    "key",
-    "lava",
-    "left",
-    "matching",
-    "must",
-    "near",
-    "next",
-    "object",
-    "of",
-    "on",
-    "open",
-    "opening",
-    "pick",
-    "purple",
-    "put",
-    "reach",
-    "red",
-    "right",
-    "room",
-    "rooms",
-    "square",
-    "the",
-    "then",
-    "to",
-    "traverse",
-    "unlock",
-    "up",
-    "use",
-    "yellow",
-    "you",
-    "your",
-]
+VOCABULARY = (
+    "a after and at avoid ball behind blue box door end fetch find from front get go goal green "
+    "grey hallway in key lava left matching must near next object of on open opening pick purple "
+    "put reach red right room rooms square the then to traverse unlock up use yellow you your"
+)
+WORDS = VOCABULARY.split()
 NUMBERS = {word: number for number, word in enumerate(WORDS, 1)}
 OTHER = len(WORDS) + 1
 
