@@ -7,10 +7,12 @@ import os
 import resource
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from puffertank import ROOT, TankError, doctor, sources
@@ -122,12 +124,24 @@ def build(args: argparse.Namespace) -> int:
         engine.command, "build", "--network", "host",
         "--file", str(ROOT / "docker/Dockerfile"), "--tag", f"{IMAGE}:{flavor}",
         "--build-arg", f"FLAVOR={flavor}", "--build-arg", f"BASE_IMAGE={base}",
+        *pairs("--label", [f"org.opencontainers.image.{what}" for what in describe_checkout()]),
         *(["--no-cache"] if args.no_cache else []), *(["--pull"] if args.pull else []), str(ROOT),
     ]  # fmt: skip
     if args.dry_run:
         print(shlex.join(command))
         return 0
     return subprocess.run(command).returncode
+
+
+def describe_checkout() -> list[str]:
+    """Version and revision of this checkout, as `version=0.1.0`; what is unknown is left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = [f"version={project['version']}"]
+    if shutil.which("git"):
+        command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+        asked = subprocess.run(command, capture_output=True, text=True)
+        known += [f"revision={asked.stdout.strip()}"] if asked.returncode == 0 else []
+    return known
 
 
 def find_base(engine: Engine) -> str:
