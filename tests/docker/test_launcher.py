@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -339,6 +340,8 @@ def test_a_build_names_its_flavour_base_and_context(engine, monkeypatch, tmp_pat
     assert flags(words, "--build-arg") == ["FLAVOR=cpu", "BASE_IMAGE=debian:bookworm-slim"]
     assert flags(words, "--tag") == ["puffertank:cpu"]
     assert flags(words, "--network") == ["host"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"org.opencontainers.image.version={version}" in flags(words, "--label")
     assert words[-1] == str(ROOT)
     assert main(["build", "--flavor", "cuda", "--base-image", "mine:1"]) == 0
     assert flags(engine.asked("build")[1], "--build-arg") == ["FLAVOR=cuda", "BASE_IMAGE=mine:1"]
