@@ -7,13 +7,14 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from difflib import get_close_matches
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
 from pufferlib.exceptions import APIUsageError
@@ -129,6 +130,151 @@ class FinalInfos(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         ended = terminated or truncated
         return observation, reward, terminated, truncated, plain(info) if ended else {}
+
+
+class AgentsWrapper:
+    """A PettingZoo environment of the parallel API around another; passes everything on."""
+
+    def __init__(self, env: Any):
+        self.env = env
+        self.possible_agents = list(env.possible_agents)
+        self.metadata = getattr(env, "metadata", None) or {}
+        self.render_mode = getattr(env, "render_mode", None)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment inside all its wrappers."""
+        return getattr(self.env, "unwrapped", self.env)
+
+    @property
+    def agents(self) -> list:
+        """The agents that are alive."""
+        return self.env.agents
+
+    def observation_space(self, agent: Any) -> spaces.Space:
+        """The space of one agent's observations."""
+        return self.env.observation_space(agent)
+
+    def action_space(self, agent: Any) -> spaces.Space:
+        """The space of one agent's actions."""
+        return self.env.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begin an episode → (observations, infos), dicts by agent."""
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: Mapping[Any, Any]):
+        """Advance → (observations, rewards, terminations, truncations, infos), dicts by agent."""
+        return self.env.step(actions)
+
+    def render(self) -> Any:
+        """One frame."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+class AlikeAgents(AgentsWrapper):
+    """Gives all agents of an environment the same spaces, where they are Boxes or Discretes.
+
+    The rule: an observation is as long as the longest along each axis, zeros behind its own
+    values; of an action that is a Box an agent uses the first numbers; one of a Discrete counts
+    modulo the number of the agent's own. Where all are equal, nothing changes.
+    """
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        self._own = {agent: env.action_space(agent) for agent in self.possible_agents}
+        self._space = _embrace([env.observation_space(agent) for agent in self.possible_agents])
+        self._actions = _embrace([*self._own.values()])
+        first = self.possible_agents[0]
+        self._pads = any(env.observation_space(a) != self._space for a in self.possible_agents)
+        self._cuts = any(space != self._own[first] for space in self._own.values())
+
+    def observation_space(self, agent: Any) -> spaces.Space:
+        """The space of every agent's observations."""
+        return self._space
+
+    def action_space(self, agent: Any) -> spaces.Space:
+        """The space of every agent's actions."""
+        return self._actions
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begin an episode → (observations, infos), dicts by agent."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return self._pad(observations), infos
+
+    def step(self, actions: Mapping[Any, Any]):
+        """Advance → (observations, rewards, terminations, truncations, infos), dicts by agent."""
+        if self._cuts:
+            actions = {agent: _cut(action, self._own[agent]) for agent, action in actions.items()}
+        observations, *rest = self.env.step(actions)
+        return self._pad(observations), *rest
+
+    def _pad(self, observations: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        if not self._pads:
+            return observations
+        padded = {}
+        for agent, observation in observations.items():
+            padded[agent] = np.zeros(self._space.shape or (), self._space.dtype)
+            padded[agent][tuple(map(slice, np.shape(observation)))] = observation
+        return padded
+
+
+class SeededAgents(AgentsWrapper):
+    """An environment whose chance comes from seeds alone, and that tells what can be logged.
+
+    Every episode gets a seed of its own: the one that `reset` is given, or the next in the
+    sequence that the last one given began. It is never 0, which some take for the time of day.
+    """
+
+    MAX_SEED = 2**31 - 1
+
+    def __init__(self, env: Any):
+        super().__init__(env)
+        self._seeds: np.random.Generator | None = None
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begin an episode → (observations, infos), dicts by agent."""
+        if seed is not None or self._seeds is None:
+            self._seeds = np.random.default_rng(seed)
+        if seed is None:
+            seed = int(self._seeds.integers(self.MAX_SEED))
+        observations, _ = self.env.reset(seed=1 + seed % self.MAX_SEED, options=options)
+        return observations, {agent: {} for agent in observations}
+
+    def step(self, actions: Mapping[Any, Any]):
+        """Advance → (observations, rewards, terminations, truncations, infos), dicts by agent."""
+        *result, infos = self.env.step(actions)
+        return *result, {agent: plain(info) for agent, info in infos.items()}
+
+
+def _embrace(members: Sequence[Any]) -> Any:
+    """The space that holds all of these, padded by the rule of `AlikeAgents`."""
+    first = members[0]
+    if all(space == first for space in members):
+        return first
+    if all(isinstance(space, spaces.Discrete) and space.start == 0 for space in members):
+        return spaces.Discrete(max(int(space.n) for space in members))
+    alike = {(type(space), space.dtype, len(space.shape)) for space in members}
+    if not isinstance(first, spaces.Box) or len(alike) > 1:
+        raise APIUsageError(f"no space holds all of {', '.join(sorted(set(map(str, members))))}")
+    shape = np.max([space.shape for space in members], axis=0)
+    low, high = (np.zeros(shape, first.dtype) for _ in range(2))
+    for space in members:
+        part = tuple(map(slice, space.shape))
+        low[part] = np.minimum(low[part], space.low)
+        high[part] = np.maximum(high[part], space.high)
+    return spaces.Box(low, high, dtype=low.dtype.type)
+
+
+def _cut(action: Any, own: spaces.Space) -> Any:
+    """An action of the space of all, as one of an agent's own."""
+    if isinstance(own, spaces.Discrete):
+        return int(action) % int(own.n)
+    return action[tuple(map(slice, own.shape or ()))]
 
 
 def plain(info: Mapping[str, Any]) -> dict[str, Any]:
