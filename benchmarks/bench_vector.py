@@ -117,29 +117,34 @@ OPENERS = {
 
 
 def serve(args) -> None:
-    """Measure one window for each line on stdin; print steps per second and CPU seconds."""
     step, rows, dtype = OPENERS[args.backend](lambda: make_env(args.cost, args.bytes), args)
-    actions = [row[:rows].astype(dtype) for row in ACTIONS]
-    for i in range(64):
-        step(actions[i])
+    answer(step, [row[:rows].astype(dtype) for row in ACTIONS], args.window)
+
+
+def answer(step, actions: list[np.ndarray], window: float) -> None:
+    """Measure one window for each line on stdin; print steps per second and CPU seconds."""
+    rows = len(actions[0])
+    for batch in actions:
+        step(batch)
     print("ready", flush=True)
     for _ in sys.stdin:
         calls, cpu, start = 0, own_cpu(), time.perf_counter()
-        while (now := time.perf_counter()) < start + args.window:
-            for i in range(4):
-                step(actions[i])
+        while (now := time.perf_counter()) < start + window:
+            for batch in actions[:4]:
+                step(batch)
             calls += 4
         print(calls * rows / (now - start), own_cpu() - cpu, flush=True)
 
 
 def own_cpu() -> float:
-    """CPU seconds that this process and its children have used."""
+    """CPU seconds that the threads of this process and of its children have used."""
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             if os.getpid() in (int(folder.name), parent):
-                total += int((folder / "schedstat").read_text().split()[0])
+                for thread in folder.glob("task/*/schedstat"):
+                    total += int(thread.read_text().split()[0])
         except OSError:
             continue
     return total * 1e-9
@@ -154,12 +159,9 @@ def busy_cpu() -> float:
 
 
 class Server:
-    """A backend in a process of its own."""
+    """A backend in a process of its own, started by a command that calls `answer`."""
 
-    def __init__(self, backend: str, python: str, args):
-        command = [python, __file__, "--serve", backend]
-        for name in ("envs", "workers", "batch", "cost", "bytes", "window"):
-            command += [f"--{name}", str(getattr(args, name))]
+    def __init__(self, command: list[str]):
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -201,11 +203,18 @@ def compare(args, peers: dict[str, str]) -> None:
     print(f"{'step':>8} {'bytes':>6} " + " ".join(f"{n:>18}" for n in names) + "  windows  ratios")
     for size, cost in itertools.product(args.sizes, args.costs):
         cell = argparse.Namespace(**vars(args) | {"bytes": size, "cost": cost})
-        servers = [Server(name, peers.get(name, sys.executable), cell) for name in names]
+        servers = [Server(write_command(name, peers, cell)) for name in names]
         rounds, quiet = take_turns(servers, cell)
         for server in servers:
             server.close()
         report(names, rounds, quiet, cell)
+
+
+def write_command(backend: str, peers: dict[str, str], args) -> list[str]:
+    command = [peers.get(backend, sys.executable), __file__, "--serve", backend]
+    for name in ("envs", "workers", "batch", "cost", "bytes", "window"):
+        command += [f"--{name}", str(getattr(args, name))]
+    return command
 
 
 def take_turns(servers: list[Server], args) -> tuple[list[list[tuple[float, float]]], bool]:
