@@ -1,6 +1,7 @@
-"""Starts a worker in a fresh interpreter: `python -P bootstrap.py SOCKET`.
+"""Starts a worker in a fresh interpreter: `python -P bootstrap.py SOCKET NATIVE`.
 
-The library is imported from where this file lies, whatever else the interpreter has installed.
+The library is imported from where this file lies, whatever else the interpreter has installed, and
+its compiled modules from there or else from NATIVE, the folder where the parent has its own.
 """
 
 import importlib.util
@@ -21,10 +22,13 @@ def adopt(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    descriptor = int(sys.argv[1])
+    descriptor, native = int(sys.argv[1]), sys.argv[2]
     os.set_inheritable(descriptor, False)
     sys.argv = [""]
     adopt("pufferlib", Path(__file__).resolve().parents[1])
+    import pufferlib.native
+
+    pufferlib.native.__path__.append(native)
     from pufferlib.vector.worker import main
 
     main(descriptor)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -21,6 +22,7 @@ import cloudpickle
 
 from pufferlib import registry
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError
+from pufferlib.native import core
 from pufferlib.vector import bootstrap
 from pufferlib.vector.channel import Channel, Plan
 
@@ -32,6 +34,7 @@ ONE_THREAD = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+NATIVE = str(Path(core.__file__).parent)
 NEEDS = ("numpy", "gymnasium", "cloudpickle")
 HINTS: dict[int, str] = {
     signal.SIGKILL: "; the machine or its container may have run out of memory",
@@ -50,7 +53,7 @@ class Child:
         one_thread = {name: "1" for name in ONE_THREAD if name not in os.environ}
         try:
             self.process = subprocess.Popen(
-                [python or sys.executable, "-P", bootstrap.__file__, str(theirs.fileno())],
+                [python or sys.executable, "-P", bootstrap.__file__, str(theirs.fileno()), NATIVE],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=os.environ | one_thread,

@@ -49,7 +49,7 @@ def module_names() -> list[str]:
 
 
 def probe(name: str, packages: str, folder: Path) -> dict:
-    command = [sys.executable, "-c", PROBE, name, packages]
+    command = [sys.executable, "-B", "-c", PROBE, name, packages]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
