@@ -26,7 +26,13 @@ from pufferlib.adapters import (
 from pufferlib.emulation import AECToParallel
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError
 
-FAMILIES = ("atari", "butterfly", "classic", "mpe", "sisl")
+FAMILIES = {  # What each needs beside pettingzoo.
+    "atari": "'multi-agent-ale-py>=0.1.11' 'ale-py>=0.11' 'pygame>=2.3'",
+    "butterfly": "'pygame>=2.3' 'pymunk>=6.2'",
+    "classic": "'chess>=1.10' 'rlcard>=1.0.5' 'shimmy[openspiel]>=2.0' 'pygame>=2.3'",
+    "mpe": "'pettingzoo<1.26' 'pygame>=2.3' (or, with a newer pettingzoo: mpe2)",
+    "sisl": "'pygame>=2.3' 'pymunk>=6.2' 'box2d>=2.3.10' 'scipy>=1.10'",
+}
 SHORT_SIDE = 40  # Pixels that a shrunken picture keeps at least.
 
 
@@ -44,24 +50,34 @@ def make(
     them as they are; by default as small as leaves 40 pixels on the shorter side. `frame_skip`
     repeats each action that often, by default 4 times in atari, once elsewhere. `parameters` are
     those of the game.
-    Raises: APIUsageError for an unknown task or parameter; ModuleNotFoundError where a package of
-    the family is missing.
+    Raises: APIUsageError for an unknown task or parameter; EnvironmentSetupError where a package of
+    the family is missing; ModuleNotFoundError without pettingzoo.
     """
     tasks = list_tasks()
+    family = task.partition("/")[0]
+    if family == "mpe" and not any(name.startswith("mpe/") for name in tasks):
+        raise EnvironmentSetupError(
+            f"mpe has moved; install it with: pip install {FAMILIES['mpe']}"
+        )
     refuse_unknown("task of pettingzoo", [task], tasks)
     refuse_unknown("render mode of pettingzoo", [render_mode], [None, "rgb_array", "ansi"])
     for name, value in (("shrink_by", shrink_by), ("frame_skip", frame_skip)):
         if value is not None and not 1 <= value <= 16:
             raise APIUsageError(f"{name} is {value}; expected 1 to 16")
-    family = task.partition("/")[0]
     if task == "butterfly/cooperative_pong":
         render_mode = "rgb_array"  # It observes what it draws, and warns where nobody asked for it.
-    if family == "atari":
-        # PettingZoo's own way is to download the games; ale-py's wheel has them.
-        roms = Path(importlib.import_module("ale_py").__file__ or "").parent / "roms"
-        parameters = {"auto_rom_install_path": str(roms), **parameters}
     with silenced(), warnings.catch_warnings(action="ignore"):
-        module = importlib.import_module(tasks[task])
+        try:
+            module = importlib.import_module(tasks[task])
+            if family == "atari":
+                # PettingZoo's own way is to download the games; ale-py's wheel has them.
+                roms = Path(importlib.import_module("ale_py").__file__ or "").parent / "roms"
+                parameters = {"auto_rom_install_path": str(roms), **parameters}
+        except ModuleNotFoundError as error:
+            raise EnvironmentSetupError(
+                f"{task} needs the package {error.name!r}, which is not installed; install what "
+                f"its family needs with: pip install {FAMILIES[family]}"
+            ) from error
         _refuse_parameters(task, module, parameters)
         create = getattr(module, "parallel_env", None) or module.env
         try:

@@ -202,6 +202,16 @@ def test_waterworld_says_which_pymunk_it_needs(entry):
         entry(task="sisl/waterworld")
 
 
+def test_what_a_family_lacks_is_named_with_the_command_that_installs_it(entry, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        entry(task="atari/pong")
+    assert str(caught.value) == (
+        "atari/pong needs the package 'ale_py', which is not installed; install what its family "
+        "needs with: pip install 'multi-agent-ale-py>=0.1.11' 'ale-py>=0.11' 'pygame>=2.3'"
+    )
+
+
 @pytest.mark.parametrize(
     "parameters, message",
     [
