@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from pufferlib.adapters import refuse_unknown, silenced
+from pufferlib.adapters import parameters_of, refuse_unknown, silenced
 from pufferlib.exceptions import APIUsageError
 from pufferlib.seeding import fresh_seed
 
@@ -32,6 +32,7 @@ def make(
     view: Sequence[int] = (9, 9),
     max_episode_steps: int = 10_000,
     render_mode: str | None = None,
+    **parameters: Any,
 ) -> Crafter:
     """One world of `area` tiles, of which `view` are seen in a picture `size` pixels wide.
 
@@ -43,6 +44,7 @@ def make(
     # crafter imports the old gym where it is installed, which speaks up and sets filters.
     with silenced(), warnings.catch_warnings():
         crafter = importlib.import_module("crafter")
+    refuse_unknown("parameter", parameters, parameters_of(make))
     refuse_unknown("task", [task], ("reward", "no_reward"))
     refuse_unknown("render mode", [render_mode], RENDER_MODES)
     if size < max(view):
