@@ -57,11 +57,14 @@ def make(
     spec = gymnasium.spec(task)
     create = gymnasium.envs.registration.load_env_creator(spec.entry_point)
     refuse_unknown(f"parameter of {task}", parameters, parameters_of(create) - {"seeds"})
-    game = create(
-        **{"fix_moon_phase": True, **spec.kwargs, **parameters},
-        observation_keys=tuple(observation_keys),
-        render_mode=RENDER_MODES[render_mode],
-    )
+    with warnings.catch_warnings():
+        # minihack leaves the file of its tiles to be closed by the collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        game = create(
+            **{"fix_moon_phase": True, **spec.kwargs, **parameters},
+            observation_keys=tuple(observation_keys),
+            render_mode=RENDER_MODES[render_mode],
+        )
     return MiniHack(game, observation_keys, render_mode, explore_bonus, level_seeds)
 
 

@@ -17,8 +17,8 @@ pytest.importorskip("griddly", reason="griddly is not installed: pip install 'gr
 
 QUIET = """
 import sys, warnings
+from pufferlib import registry, vector
 before = sys.path[:], warnings.filters[:]
-from pufferlib import registry
 env = registry.find("griddly")()
 env.reset(seed=1)
 env.step(env.action_space.sample())
@@ -71,7 +71,7 @@ def test_the_time_limit_truncates(entry):
 
 
 def test_the_rules_of_a_game_terminate(entry):
-    report = check_env(lambda: GymnasiumPufferEnv(env=entry("clusters")), steps=600)
+    report = check_env(lambda: GymnasiumPufferEnv(env=entry(game="clusters")), steps=600)
     assert report.terminations > 0
 
 
@@ -104,7 +104,7 @@ def test_without_vulkan_sprites_are_refused_instead_of_crashing(entry, monkeypat
 def test_sprites_are_seen_where_a_driver_works(entry):
     if not entry.module().can_paint("sprite"):
         pytest.skip("no Vulkan driver works here")
-    env = entry("spider-nest", observer="sprite")
+    env = entry(game="spider-nest", observer="sprite")
     observation, _ = env.reset(seed=1)
     env.close()
     assert observation.shape[2] in (3, 4) and observation.max() > 1
