@@ -94,6 +94,30 @@ def test_a_python_folder_anywhere_works(tmp_path):
         assert made.reset(0)[0].shape == (3, 4)
 
 
+def test_a_vector_that_a_folder_makes_itself_is_taken_where_one_batch_is_all(tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        "import gymnasium\n"
+        "def make(task='CartPole-v1'):\n"
+        "    return gymnasium.make(task)\n"
+        "def make_vector(num_envs, num_workers, **parameters):\n"
+        "    mode = gymnasium.vector.AutoresetMode.SAME_STEP\n"
+        "    envs = [lambda: make(**parameters)] * num_envs\n"
+        "    return gymnasium.vector.SyncVectorEnv(envs, autoreset_mode=mode)\n"
+    )
+    task = {"task": "Acrobot-v1"}
+    with vector.make(folder, env_kwargs=task, num_envs=3, seed=2) as own:
+        assert own.choice == "SyncVectorEnv: the environment's own vector"
+        begun = own.reset()[0].copy()
+    with vector.make(folder, env_kwargs=task, num_envs=3, seed=2, backend="Serial") as serial:
+        np.testing.assert_array_equal(serial.reset()[0], begun)
+    with vector.make(folder, num_envs=4, batch_size=2) as halves:
+        assert "own vector" not in halves.choice
+    with vector.make(folder, env_kwargs=[task, task], num_envs=2) as listed:
+        assert "own vector" not in listed.choice
+
+
 def test_a_missing_package_is_answered_with_the_command_that_installs_it(tmp_path):
     folder = tmp_path / "needy"
     folder.mkdir()
