@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pufferlib import __version__
 from pufferlib.config import Config, describe, find, load_config
-from pufferlib.exceptions import APIUsageError, PufferError
+from pufferlib.exceptions import APIUsageError, PufferError, WorkerError
 
 if TYPE_CHECKING:
     from pufferlib.registry import Entry
@@ -53,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.run(arguments)
         sys.stdout.flush()
         return 0
+    except WorkerError as error:
+        text = str(error).partition("\n\n")[0]  # Behind it stands the worker's traceback.
+        hint = " (--debug shows where)" if error.remote_traceback else ""
+        return fail(str(error) if debug else text + hint, debug=debug)
     except PufferError as error:
         return fail(str(error), debug=debug)
     except KeyboardInterrupt as stop:

@@ -395,9 +395,10 @@ def write_env(folder, fault):
     return folder
 
 
-def test_a_reward_that_is_no_number_ends_a_run_and_keeps_the_earlier_checkpoint(puffer, tmp_path):
+@pytest.mark.parametrize("backend", ["Serial", "Multiprocessing"])
+def test_a_bad_reward_ends_a_run_and_keeps_the_earlier_checkpoint(puffer, tmp_path, backend):
     env = write_env(tmp_path / "broken", "return float('nan')")
-    result = puffer("train", env, "--run.dir", tmp_path / "run", *SMALL)
+    result = puffer("train", env, "--run.dir", tmp_path / "run", "--vec.backend", backend, *SMALL)
     refused(result, "reward is nan at step 10 of the episode")
     path = checkpoint.latest(tmp_path / "run")
     assert checkpoint.load(path).step == 5 * STEPS
@@ -405,8 +406,10 @@ def test_a_reward_that_is_no_number_ends_a_run_and_keeps_the_earlier_checkpoint(
 
 def test_an_error_of_an_environment_is_told_in_one_line(puffer, tmp_path):
     env = write_env(tmp_path / "broken", "raise ValueError('the lamp is out')")
-    result = puffer("train", env, "--run.dir", tmp_path / "run", *SMALL)
-    refused(result, r"ValueError: the lamp is out \(--debug shows where\)")
+    told = {"Serial": "ValueError: the", "Multiprocessing": "raised ValueError in step: the"}
+    for backend, text in told.items():
+        flags = ["--run.dir", tmp_path / backend, "--vec.backend", backend, *SMALL]
+        refused(puffer("train", env, *flags), rf"{text} lamp is out \(--debug shows where\)")
 
 
 def test_a_header_that_does_not_compile_is_told_with_what_the_compiler_said(puffer, tmp_path):
