@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+import weakref
 from typing import Any
 
 import gymnasium
@@ -78,15 +79,16 @@ class Procgen(gymnasium.Env):
         self._action = np.zeros(1, np.int32)
         self._fresh = False  # Whether an episode has begun of which no step was taken.
         # The first one of a process reads the pictures of all games, which takes seconds.
-        self._game = self._begin(fresh_seed())
+        self._game, self._end = self._begin(fresh_seed())
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         """Begin an episode → (observation, {})."""
         super().reset(seed=seed)
         if seed is not None:
             # The new one is there before the old one goes, so that the pictures stay loaded.
-            old, self._game = self._game, self._begin(int(seed) % 2**31)
-            old.close()
+            end = self._end
+            self._game, self._end = self._begin(int(seed) % 2**31)
+            end()
         elif not self._fresh:
             self._act(RESTART)
         self._fresh = True
@@ -115,11 +117,18 @@ class Procgen(gymnasium.Env):
 
     def close(self):
         """Free the game; may be called more than once."""
-        self._game.close()
+        self._end()
+        self._game = None
 
     def _begin(self, seed: int):
+        """A game, and what ends it: called at the latest when this environment is no more.
+
+        Being known there, a game is out of reach of the collector of reference cycles, which
+        crashes the process over the memory that gym3 lends to the game.
+        """
         with silenced():
-            return self._create(num=1, num_threads=0, rand_seed=seed, **self._parameters)
+            game = self._create(num=1, num_threads=0, rand_seed=seed, **self._parameters)
+        return game, weakref.finalize(self, game.close)
 
     def _act(self, action) -> None:
         self._action[0] = action

@@ -30,6 +30,17 @@ assert warnings.filters == before and str(np.random.get_state()) == state
 """
 
 
+WORK = """
+from pufferlib import vector
+
+if __name__ == "__main__":
+    with vector.make("procgen", num_envs=32, num_workers=2, backend="Multiprocessing") as vecenv:
+        vecenv.reset(seed=1)
+        for _ in range(5):
+            vecenv.step(vecenv.action_space.sample())
+"""
+
+
 @pytest.fixture
 def entry():
     return registry.find("procgen")
@@ -182,4 +193,12 @@ def test_what_procgen_does_not_know_is_refused(entry, parameters, message):
 
 def test_nothing_is_printed_or_changed_in_the_process():
     done = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_workers_that_collect_garbage_do_not_crash(tmp_path):
+    """Their last words come on stderr: the collector trips over memory that gym3 lends."""
+    script = tmp_path / "work.py"
+    script.write_text(WORK)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
