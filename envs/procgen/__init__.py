@@ -70,6 +70,7 @@ class Procgen(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
     observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
     action_space = spaces.Discrete(15)
+    library: Any = None  # Kept, as procgen's cannot be loaded a second time: it never returns.
 
     def __init__(self, create: Any, game: str, render_mode: str | None, parameters: dict):
         self.render_mode = render_mode
@@ -85,10 +86,8 @@ class Procgen(gymnasium.Env):
         """Begin an episode → (observation, {})."""
         super().reset(seed=seed)
         if seed is not None:
-            # The new one is there before the old one goes, so that the pictures stay loaded.
-            end = self._end
+            self._end()
             self._game, self._end = self._begin(int(seed) % 2**31)
-            end()
         elif not self._fresh:
             self._act(RESTART)
         self._fresh = True
@@ -128,6 +127,7 @@ class Procgen(gymnasium.Env):
         """
         with silenced():
             game = self._create(num=1, num_threads=0, rand_seed=seed, **self._parameters)
+        type(self).library = game._c_lib
         return game, weakref.finalize(self, game.close)
 
     def _act(self, action) -> None:

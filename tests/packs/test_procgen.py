@@ -30,6 +30,16 @@ assert warnings.filters == before and str(np.random.get_state()) == state
 """
 
 
+TWICE = """
+import gc
+from pufferlib import registry
+for _ in range(3):
+    env = registry.find("procgen")()
+    env.reset(seed=1)
+    env.close()
+    del env
+    gc.collect()
+"""
 WORK = """
 from pufferlib import vector
 
@@ -44,14 +54,6 @@ if __name__ == "__main__":
 @pytest.fixture
 def entry():
     return registry.find("procgen")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pictures():
-    """A game that stays open, so that the others need not read the pictures anew."""
-    env = registry.find("procgen")()
-    yield
-    env.close()
 
 
 def play(entry, seed, steps=200, **parameters):
@@ -98,6 +100,11 @@ def test_a_reset_with_a_seed_begins_anew_and_one_without_goes_on(entry):
     np.testing.assert_array_equal(env.reset(seed=7)[0], first)
     env.close()
     env.close()
+
+
+def test_a_game_can_be_made_after_all_others_are_gone():
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_levels_are_those_that_were_asked_for(entry):
