@@ -22,7 +22,7 @@ from puffertank.processes import Processes
 from puffertank.report import DIFFERENT, MISSING, Table, Verdict, show_facts, show_failures, tell
 from puffertank.sources import PIN, normalize
 
-TIMEOUT_S, QUICK_TIMEOUT_S = 180.0, 60.0
+TIMEOUT_S, QUICK_TIMEOUT_S = 600.0, 60.0  # Craftax compiles for minutes on a busy machine.
 FIRST_TIMEOUT_S = 900.0  # The first import in the tank compiles the core.
 QUICK_STEPS, QUICK_PACKS = 20, ("nethack",)
 TANK_CUDA = "12.1"

@@ -188,7 +188,7 @@ class Worker:
 def _pack(message: tuple) -> bytes:
     try:
         return pickle.dumps(message, 5)
-    except Exception:
+    except Exception:  # Pickling runs anybody's code; what refuses is told as text.
         kind, infos, records = message
         plain = [{name: _plain(value) for name, value in info.items()} for info in infos]
         return pickle.dumps((kind, plain, records), 5)
@@ -198,6 +198,6 @@ def _plain(value: Any) -> Any:
     """`value`, or its text where it cannot travel."""
     try:
         pickle.dumps(value, 5)
-    except Exception:
+    except Exception:  # As above.
         return repr(value)
     return value
