@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from pufferlib.adapters import refuse_unknown, silenced
 from pufferlib.exceptions import APIUsageError
+from pufferlib.native.build import cache_folder
 
 TASKS = (
     "Craftax-Classic-Symbolic-v1",
@@ -84,6 +85,13 @@ class Worlds:
     ):
         self.count, self.render_mode = count, render_mode
         self._jax = jax = _import_jax()
+        package = "craftax.craftax_classic" if "Classic" in task else "craftax.craftax"
+        constants = importlib.import_module(f"{package}.constants")
+        if not os.path.exists(constants.TEXTURE_CACHE_FILE):
+            # Craftax would write beside its own code, where not everybody may.
+            cache = cache_folder() / os.path.basename(constants.TEXTURE_CACHE_FILE)
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            constants.TEXTURE_CACHE_FILE = str(cache)
         env = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(task, False)
         defaults = env.default_params
         names = [f.name for f in fields(defaults) if f.name != "max_timesteps"]
@@ -95,8 +103,6 @@ class Worlds:
         high, dtype = (255, np.uint8) if self._pixels else (1, np.float32)
         self.observation_space = spaces.Box(0, high, space.shape, dtype)
         self.action_space = spaces.Discrete(env.num_actions)
-        package = "craftax.craftax_classic" if "Classic" in task else "craftax.craftax"
-        constants = importlib.import_module(f"{package}.constants")
         self._achievements = [a.name.lower() for a in constants.Achievement]
         self._draw = None
         if render_mode is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from pufferlib.adapters import refuse_unknown, silenced
-from pufferlib.exceptions import APIUsageError
+from pufferlib.exceptions import APIUsageError, EnvironmentSetupError
 
 
 def make(
@@ -34,13 +35,19 @@ def make(
     Each action is repeated `frame_skip` times. `max_episode_steps`, in steps of this environment,
     is by default the suite's own limit, 1,000 of its steps for most tasks. `render_mode` is None
     or "rgb_array", pictures being [height, width, 3] from `camera`.
-    Raises: APIUsageError for an unknown task or parameter; ModuleNotFoundError without dm-control.
+    Raises: APIUsageError for an unknown task or parameter; ModuleNotFoundError without dm-control;
+    EnvironmentSetupError where pictures are asked for and cannot be drawn.
     """
     refuse_unknown("render mode of dm_control", [render_mode], [None, "rgb_array"])
     for name, value in (("frame_skip", frame_skip), ("max_episode_steps", max_episode_steps)):
         if value is not None and value < 1:
             raise APIUsageError(f"{name} is {value}; expected at least 1")
     suite = _import_suite()
+    if render_mode and importlib.import_module("dm_control._render").BACKEND == "off":
+        raise EnvironmentSetupError(
+            "dm_control cannot draw: EGL does not start here; install libegl1, or set MUJOCO_GL to "
+            "osmesa or glfw"
+        )
     tasks = ["/".join(task) for task in suite.ALL_TASKS]
     refuse_unknown("task of dm_control", [task], tasks)
     try:
@@ -145,15 +152,34 @@ def _unlogged() -> Iterator[None]:
 
 
 def _import_suite() -> Any:
-    """The module dm_control.suite, which chooses how to draw when it is imported."""
-    chosen = "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ
-    if not chosen:
+    """The module dm_control.suite, which chooses how to draw when it is imported.
+
+    Where nobody chose, that is EGL, or no way at all where EGL does not start: bodies move without.
+    """
+    if "dm_control.suite" in sys.modules:
+        return sys.modules["dm_control.suite"]
+    if "MUJOCO_GL" in os.environ or "DISPLAY" in os.environ:
+        return _import_quietly()
+    before = {name: os.environ.get(name) for name in ("MUJOCO_GL", "PYOPENGL_PLATFORM")}
+    try:
         os.environ["MUJOCO_GL"] = "egl"
+        try:
+            return _import_quietly()
+        except ImportError:
+            half = [name for name in sys.modules if name.partition(".")[0] == "dm_control"]
+            for name in half:
+                del sys.modules[name]
+            os.environ["MUJOCO_GL"] = "disabled"
+            return _import_quietly()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _import_quietly() -> Any:
     importlib.import_module("dm_control")
     importlib.import_module("absl.logging")  # It keeps the stderr of when it is imported.
-    try:
-        with silenced(), warnings.catch_warnings(action="ignore"):
-            return importlib.import_module("dm_control.suite")
-    finally:
-        if not chosen:
-            del os.environ["MUJOCO_GL"]
+    with silenced(), warnings.catch_warnings(action="ignore"):
+        return importlib.import_module("dm_control.suite")

@@ -38,14 +38,14 @@ def make(
             known |= set(game.get(name, ()))
         refuse_unknown(f"parameter of {task}", parameters, known)
         env = create(render_mode=render_mode, **parameters)
-    return SeededAgents(AlikeAgents(WholeReset(env)))
+    return SeededAgents(AlikeAgents(Mended(env)))
 
 
-class WholeReset(AgentsWrapper):
-    """Mends what magent2 does at a reset.
+class Mended(AgentsWrapper):
+    """magent2's game with a reset that is whole, and silent when it draws.
 
-    It returns observations only, as in the API of old, and counts the teams before they are on the
-    map, so that in the first step every team would do what the first is told to.
+    Its own reset returns observations only, as in the API of old, and counts the teams before they
+    are on the map, so that in the first step every team would do what the first is told to.
     """
 
     def reset(self, seed: int | None = None, options: dict | None = None):
@@ -54,3 +54,8 @@ class WholeReset(AgentsWrapper):
         game = self.unwrapped
         game.team_sizes = [game.env.get_num(handle) for handle in game.handles]
         return observations, {}
+
+    def render(self) -> Any:
+        """One frame; what pygame says about its host's fonts is held back."""
+        with warnings.catch_warnings(action="ignore"):
+            return self.env.render()

@@ -126,3 +126,21 @@ def test_what_it_does_not_know_is_refused(entry, parameters, message):
     with pytest.raises(APIUsageError) as caught:
         entry(**parameters)
     assert message in str(caught.value)
+
+
+def test_without_egl_bodies_move_and_pictures_are_refused():
+    """In a process of its own, as what draws is chosen once a process."""
+    script = (
+        "import os, sys\n"
+        "from pufferlib import registry\n"
+        "env = registry.find('dm_control')()\n"
+        "env.reset(seed=1); env.step(env.action_space.sample()); env.close()\n"
+        "assert {'MUJOCO_GL', 'PYOPENGL_PLATFORM'}.isdisjoint(os.environ)\n"
+        "registry.find('dm_control')(render_mode='rgb_array')\n"
+    )
+    nothing = {n: v for n, v in os.environ.items() if n not in ("MUJOCO_GL", "DISPLAY")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300,
+        env=nothing | {"__EGL_VENDOR_LIBRARY_FILENAMES": "/nowhere"},
+    )  # fmt: skip
+    assert "EnvironmentSetupError: dm_control cannot draw: EGL does not start here" in done.stderr
