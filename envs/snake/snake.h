@@ -3,8 +3,9 @@
  * Each step every snake turns as it likes and moves on by one cell, the lower number first.  On a
  * piece of food it earns 1 and grows by a cell; there are always at least `food` pieces on the map.
  * A snake that runs into a wall, a rival or itself earns -1 and its episode terminates; after
- * `max_steps` steps of its own it is truncated.  What it had grown by then turns into food where it
- * lies, and a new snake begins on a random empty cell while the others play on.
+ * `max_steps` steps of its own it is truncated.  Every fourth cell of what it had grown by then turns
+ * into food where it lies, so that a map on which many died is hardly richer than a fresh one, and a
+ * new snake begins on a random empty cell while the others play on.
  *
  * A new snake is a head alone and uncoils to `start_length` cells.  The end of a body that moves on
  * is free for its own head.  A turn straight back is no turn: the snake goes on ahead.
@@ -17,6 +18,7 @@
 
 #define SNAKE_VIEW 5                    /* cells that a snake sees to each side of its head */
 #define SNAKE_WINDOW (2 * SNAKE_VIEW + 1) /* cells along one side of what it sees */
+#define SNAKE_REMAINS 4                 /* one cell of so many of a dead snake's is food */
 #define SNAKE_LANES 16                  /* cells translated at once, at least SNAKE_WINDOW */
 #define SNAKE_MOST 31                   /* snakes whose segments have codes below 256 */
 
@@ -146,16 +148,17 @@ static inline void snake_reset(Snake *s, const SnakeParams *p) {
     snake_sprout_food(s, p);
 }
 
-/* The end of the body vanishes, `start_length` cells; what it had grown turns into food.  The cells
- * that vanish leave room for at least the new head. */
+/* The end of the body vanishes, `start_length` cells; every SNAKE_REMAINS-th cell of what it had grown
+ * turns into food.  The cells that vanish leave room for at least the new head. */
 static inline void snake_dissolve(Snake *s, const SnakeParams *p, int agent) {
     const SnakeBody *body = &s->bodies[agent];
     int cell = body->tail;
     for (int k = 0; k < body->length; k++) {
         int next = snake_next(p, cell, s->map[cell] & 3);
-        bool grown = k >= p->start_length;
-        s->map[cell] = grown ? SNAKE_FOOD : SNAKE_EMPTY;
-        s->food += grown;
+        int grown = k - p->start_length;
+        bool remains = (grown >= 0) & (grown % SNAKE_REMAINS == 0);
+        s->map[cell] = remains ? SNAKE_FOOD : SNAKE_EMPTY;
+        s->food += remains;
         cell = next;
     }
 }

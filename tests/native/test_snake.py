@@ -222,13 +222,13 @@ def test_who_moves_later_may_enter_the_cell_that_a_rival_has_left():
     assert world.body(1) == [(5, 3), (4, 3)]
 
 
-def test_what_a_dead_snake_had_grown_turns_into_food_and_its_first_length_vanishes():
+def test_every_fourth_cell_that_a_dead_snake_had_grown_turns_into_food_and_the_rest_vanishes():
     world = World(snakes=2, start_length=2)
     rival = [(7, 0), (6, 0)]
-    world.place(row_of(3, 5, 9), rival, food=[(0, 0)])
+    world.place(row_of(3, 1, 9), rival, food=[(0, 0)])
     _, terminals, _ = world.act(RIGHT, FORWARD)
     assert terminals == [True, False]
-    assert world.food() == {(0, 0), (3, 7), (3, 8), (3, 9)}
+    assert world.food() == {(0, 0), (3, 3), (3, 7)}
     assert len(world.body(0)) == 1
     assert world.body(1) == [(6, 0), (5, 0)]
 
@@ -237,10 +237,10 @@ def test_a_new_snake_begins_on_an_empty_cell_with_nothing_eaten():
     world = World(snakes=2, start_length=2)
     for seed in range(30):
         world.env.reset(seed=seed)
-        world.place(row_of(3, 5, 9), [(7, 0), (6, 0)], food=[(0, 0)])
+        world.place(row_of(3, 1, 9), [(7, 0), (6, 0)], food=[(0, 0)])
         world.act(RIGHT, FORWARD)
         (cell,) = world.body(0)
-        assert cell not in {(0, 0), (3, 7), (3, 8), (3, 9), (6, 0), (5, 0)}
+        assert cell not in {(0, 0), (3, 3), (3, 7), (6, 0), (5, 0)}
         body = world.record()["bodies"][0]
         assert (body["eaten"], body["age"], body["growth"]) == (0, 0, 1)
 
