@@ -8,9 +8,11 @@ too few are left, all are taken and marked as loaded. Rates per CPU second suffe
     python benchmarks/bench_vector.py --peer async=PYTHON --peer puffer3=PYTHON
     python benchmarks/bench_vector.py --uneven
 
-PYTHON is an interpreter that has the library: Gymnasium for `async` (AsyncVectorEnv), pufferlib
-3.0 for `puffer3` (Multiprocessing). Prints a table, and with --json one line for each cell.
-`--uneven` shows what one slow worker among eight costs, if they wait instead of computing.
+`apart` is as many single processes side by side as there are workers, which wait for nobody: what
+the machine has to give at that time. PYTHON is an interpreter that has the library: Gymnasium for
+`async` (AsyncVectorEnv), pufferlib 3.0 for `puffer3` (Multiprocessing). Prints a table, and with
+--json one line for each cell. `--uneven` shows what one slow worker among eight costs, if they
+wait instead of computing.
 """
 
 from __future__ import annotations
@@ -159,62 +161,75 @@ def busy_cpu() -> float:
 
 
 class Server:
-    """A backend in a process of its own, started by a command that calls `answer`."""
+    """A backend in processes of its own, each started by a command that calls `answer`."""
 
-    def __init__(self, command: list[str]):
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.say, self.hear = self.process.stdin, self.process.stdout
-        if self.hear.readline() != "ready\n":
-            raise SystemExit(f"{' '.join(command)} does not work")
-        os.killpg(self.process.pid, signal.SIGSTOP)
+    def __init__(self, commands: list[list[str]]):
+        self.processes = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+            for command in commands
+        ]
+        for process in self.processes:
+            if process.stdout.readline() != "ready\n":
+                raise SystemExit(f"{' '.join(process.args)} does not work")
+        self.signal(signal.SIGSTOP)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the processes and to their children."""
+        for process in self.processes:
+            os.killpg(process.pid, number)
 
     def measure(self) -> tuple[float, float, float]:
         """Steps per second, steps per CPU second, and CPU seconds of other processes."""
-        os.killpg(self.process.pid, signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         before = busy_cpu()
         start = time.perf_counter()
-        self.say.write("\n")
-        self.say.flush()
-        rate, cpu = map(float, self.hear.readline().split())
+        for process in self.processes:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        answers = [map(float, process.stdout.readline().split()) for process in self.processes]
+        rate, cpu = map(sum, zip(*answers, strict=True))
         wall, foreign = time.perf_counter() - start, busy_cpu() - before - cpu
         # Processes of some libraries spin on for a while.
-        os.killpg(self.process.pid, signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         return rate, rate * wall / max(cpu, 1e-3), foreign
 
     def close(self) -> None:
         # Children of some libraries survive their parent.
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.signal(signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
 
 
 def compare(args, peers: dict[str, str]) -> None:
-    names = ["Multiprocessing", "Serial", *peers]
+    names = ["Multiprocessing", "Serial", "apart", *peers]
     print(f"{args.envs} environments, {args.workers} workers; steps per second (per CPU second)")
     print("!: other processes were at work as well")
     print(f"{'step':>8} {'bytes':>6} " + " ".join(f"{n:>18}" for n in names) + "  windows  ratios")
     for size, cost in itertools.product(args.sizes, args.costs):
         cell = argparse.Namespace(**vars(args) | {"bytes": size, "cost": cost})
-        servers = [Server(write_command(name, peers, cell)) for name in names]
+        servers = [Server(write_commands(name, peers, cell)) for name in names]
         rounds, quiet = take_turns(servers, cell)
         for server in servers:
             server.close()
         report(names, rounds, quiet, cell)
 
 
-def write_command(backend: str, peers: dict[str, str], args) -> list[str]:
+def write_commands(backend: str, peers: dict[str, str], args) -> list[list[str]]:
+    """What starts a backend; `apart` is one Serial for each worker, of its share."""
+    if backend == "apart":
+        share = argparse.Namespace(**vars(args) | {"envs": args.envs // args.workers})
+        return write_commands("Serial", peers, share) * args.workers
     command = [peers.get(backend, sys.executable), __file__, "--serve", backend]
     for name in ("envs", "workers", "batch", "cost", "bytes", "window"):
         command += [f"--{name}", str(getattr(args, name))]
-    return command
+    return [command]
 
 
 def take_turns(servers: list[Server], args) -> tuple[list[list[tuple[float, float]]], bool]:
