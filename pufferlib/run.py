@@ -140,6 +140,8 @@ def train(entry: Entry, config: Config, *, resume: Path | None = None) -> dict[s
             Dashboard(config) as dashboard,
             RunLogger(config.run.dir, tensorboard=config.run.tensorboard) as logger,
         ):
+            if config.vec.backend == "auto" and not entry.is_native:
+                dashboard.print(vecenv.choice)
             session = Session(trainer, logger, dashboard, requests, seconds=seconds)
             ppo.train(trainer, session.on_update)
             result = session.finish()

@@ -23,6 +23,8 @@ from libc.string cimport memcmp, memmove, memset
 
 from collections import OrderedDict
 
+import numpy as np
+
 from pufferlib.native.core cimport Held
 
 
@@ -33,6 +35,12 @@ cdef bint take(object array, Py_buffer *buffer) except -1:
     except (BufferError, TypeError, ValueError):
         return False
     return True
+
+
+cdef inline bint alike(object array, object known) except -1:
+    """Whether this is an array of the dtype `known`: the same one, or an equal one as pickles make."""
+    cdef object dtype = getattr(array, "dtype", None)
+    return dtype is known or (isinstance(dtype, np.dtype) and dtype == known)
 
 
 cdef inline void store(char *to, Py_ssize_t size, int64_t value) noexcept:
@@ -92,7 +100,7 @@ cdef class Field:
     def __cinit__(self, tuple steps, view, tuple limits, bint real, convert):
         PyObject_GetBuffer(view, &self.to, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
         self.steps, self.view, self.convert = steps, view, convert
-        self.dtype, self.kind = view.dtype, view.dtype.type
+        self.dtype, self.kind = np.dtype(view.dtype.str), view.dtype.type
         self.whole, self.real = limits is not None, real
         if self.whole:
             self.low, self.high = limits
@@ -130,7 +138,7 @@ cdef class Field:
         """Write an array → whether it is one of the right dtype and shape."""
         cdef Py_buffer given
         cdef bint fits
-        if getattr(array, "dtype", None) is not self.dtype or not take(array, &given):
+        if not alike(array, self.dtype) or not take(array, &given):
             return False
         try:
             fits = given.ndim == self.to.ndim and (
@@ -303,9 +311,8 @@ cdef class Reader:
 
     cdef bint take(self, object rows, Py_ssize_t count, Py_buffer *given) except -1:
         """Get the memory of `count` rows; False if they are not what the parts read."""
-        cdef object dtype = getattr(rows, "dtype", None)
         for known in self.dtypes:
-            if dtype is known:
+            if alike(rows, known):
                 break
         else:
             return False

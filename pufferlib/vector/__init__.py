@@ -57,7 +57,7 @@ FRONT_ENDS = {
 }
 
 PROBE_STEPS, PROBE_S = 20, 1.0
-WORKERS_COST_US = 40.0  # What orders and answers add to a batch, by benchmarks/bench_vector.py.
+WORKERS_COST_US = 20.0  # What orders and answers add to a batch, by benchmarks/bench_vector.py.
 WORTHWHILE = 1.2  # Workers must be that much faster to be worth their start and their memory.
 
 
@@ -170,7 +170,7 @@ def _choose(factories, num_workers, batch_size, python):
     backend = Multiprocessing if alone > WORTHWHILE * shared else Serial
     return backend, (
         f"{backend.__name__}: a step takes {step_us:.3g} µs, those of {num_envs} environments "
-        f"{alone:.3g} µs in this process and about {shared:.3g} µs on {workers} workers"
+        f"{alone:,.0f} µs in this process and about {shared:,.0f} µs on {workers} workers"
     )
 
 

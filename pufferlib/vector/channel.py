@@ -20,7 +20,7 @@ from pufferlib.spaces import PackedBox, pack_space
 from pufferlib.vector.ledger import Ledger
 
 NOTIFY, STEP, RESET, CLOSE, REACH = range(5)
-SPIN_US = 50.0
+SPIN_US = 300.0
 CORE = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
 _HEADER = struct.Struct("<Q")
 

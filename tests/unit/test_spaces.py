@@ -335,15 +335,22 @@ def refuse(*arguments):
     raise AssertionError("taken the plain way")
 
 
-def test_observations_that_fit_are_written_by_compiled_code_only(monkeypatch):
+def pickled(thing):
+    """A copy whose dtypes are equal to those of NumPy, and other objects."""
+    return pickle.loads(pickle.dumps(thing))
+
+
+@pytest.mark.parametrize("travel", [lambda space: space, pickled])
+def test_observations_that_fit_are_written_by_compiled_code_only(travel, monkeypatch):
     space = spaces.Dict(mixed=MIXED, pair=spaces.Tuple([spaces.Discrete(3), spaces.Discrete(3)]))
+    space = travel(space)
     for name in ("_walk", "_convert"):
         monkeypatch.setattr(Packer, name, refuse)
     layout = layout_of(space)
     row = np.zeros(layout.shape, layout.dtype)
     write = Packer(space).writer(row)
     write({"mixed": MIXED_VALUE, "pair": [1, True]})
-    write({"pair": (1, np.int64(2)), "mixed": OrderedDict(MIXED_VALUE)})
+    write({"pair": (1, np.int64(2)), "mixed": OrderedDict(pickled(MIXED_VALUE))})
     assert layout.unpack(row)["mixed"]["xy"].tolist() == MIXED_VALUE["xy"].tolist()
     assert layout.unpack(row)["pair"][1] == 2
 
@@ -356,7 +363,9 @@ def test_observations_that_fit_are_written_by_compiled_code_only(monkeypatch):
         spaces.Box(-1, 1, (2, 2), np.float64),
     ],
 )
-def test_actions_are_read_by_compiled_code_only(space, monkeypatch):
+@pytest.mark.parametrize("travel", [lambda space: space, pickled])
+def test_actions_are_read_by_compiled_code_only(space, travel, monkeypatch):
+    space = travel(space)
     for name in ("_unpack_choice", "_unpack_choices", "_unpack_numbers"):
         monkeypatch.setattr(f"pufferlib.spaces.{name}", refuse)
     layout = ActionLayout(space)
