@@ -121,7 +121,10 @@ class Entry:
         return tomllib.loads(self.config_path.read_text()).get("package", {})
 
     def _install_command(self) -> str | None:
-        requires = self._package().get("requires")
+        package = self._package()
+        if "install" in package:
+            return package["install"]
+        requires = package.get("requires")
         return "pip install " + " ".join(f"'{r}'" for r in requires) if requires else None
 
     def __call__(self, buf=None, **parameters):

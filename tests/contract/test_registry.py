@@ -118,14 +118,17 @@ def test_a_vector_that_a_folder_makes_itself_is_taken_where_one_batch_is_all(tmp
         assert "own vector" not in listed.choice
 
 
-def test_a_missing_package_is_answered_with_the_command_that_installs_it(tmp_path):
+@pytest.mark.parametrize(
+    ("more", "command"),
+    [("", r"pip install 'a-package==1.2'"), ('install = "make image"\n', "with: make image$")],
+)
+def test_a_missing_package_is_answered_with_the_command_that_installs_it(tmp_path, more, command):
     folder = tmp_path / "needy"
     folder.mkdir()
     (folder / "__init__.py").write_text("import a_package_that_nobody_has\n")
-    (folder / "config.toml").write_text('[package]\nrequires = ["a-package==1.2"]\n')
+    (folder / "config.toml").write_text('[package]\nrequires = ["a-package==1.2"]\n' + more)
     with pytest.raises(
-        EnvironmentSetupError,
-        match=r"'needy' needs the package 'a_package_that.*pip install 'a-package==1.2'",
+        EnvironmentSetupError, match=rf"'needy' needs the package 'a_package_that.*{command}"
     ):
         vector.make(folder)
 
