@@ -22,7 +22,7 @@ import statistics
 import sys
 
 import numpy as np
-from bench_vector import Server, answer, take_turns
+from bench_vector import Server, add_turns, answer, take_turns
 
 
 def open_ours(args):
@@ -98,17 +98,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("env", help="a registered environment")
     parser.add_argument("--serve", dest="backend", choices=OPENERS, help="measure, when told")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--auto", action="store_true", help="also the backend chosen by itself")
-    parser.add_argument("--envs", type=int, default=16)
     parser.add_argument("--single", type=int, default=0, help="environments of a single process")
-    parser.add_argument("--batch", type=int, default=0, help="environments a call; 0: all")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--window", type=float, default=0.5, help="seconds")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--foreign", type=float, default=0.05)
-    parser.add_argument("--patience", type=float, default=30, help="seconds to wait for quiet")
-    parser.add_argument("--json", action="store_true")
+    add_turns(parser)
     args = parser.parse_args()
     if args.backend:
         answer(*OPENERS[args.backend](args), args.window)

@@ -305,23 +305,28 @@ def compare_modes(args) -> None:
         print(f"{mode:>12} {rate:>8,.0f}   {rate / alone:.2f} of the seven", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--serve", dest="backend", choices=OPENERS, help="measure, when told")
+def add_turns(parser: argparse.ArgumentParser) -> None:
+    """What every comparison in turns is told."""
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--envs", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=0, help="environments a call; 0: all")
+    parser.add_argument("--window", type=float, default=0.3, help="seconds")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--foreign", type=float, default=0.05, help="of the processor's time")
+    parser.add_argument("--patience", type=float, default=30, help="seconds to wait for quiet")
+    parser.add_argument("--json", action="store_true")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--serve", dest="backend", choices=OPENERS, help="measure, when told")
     parser.add_argument("--cost", type=float, default=0.0)
     parser.add_argument("--bytes", type=int, default=4)
     parser.add_argument("--costs", type=float, nargs="+", default=[0.0, 20.0, 100.0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[4, 28224])
-    parser.add_argument("--window", type=float, default=0.3, help="seconds")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--foreign", type=float, default=0.05)
-    parser.add_argument("--patience", type=float, default=30, help="seconds to wait for quiet")
     parser.add_argument("--uneven", action="store_true")
-    parser.add_argument("--json", action="store_true")
+    add_turns(parser)
     args = parser.parse_args()
     if args.backend:
         serve(args)
