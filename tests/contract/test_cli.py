@@ -404,6 +404,14 @@ def test_a_bad_reward_ends_a_run_and_keeps_the_earlier_checkpoint(puffer, tmp_pa
     assert checkpoint.load(path).step == 5 * STEPS
 
 
+def test_training_tells_which_backend_was_chosen_and_why(puffer, tmp_path):
+    env = write_env(tmp_path / "sound", "return 1.0")
+    code, *said = puffer(
+        "train", env, "--run.dir", tmp_path / "run", "--vec.num-workers", 1, *SMALL
+    )
+    assert code == 0 and "Serial: one worker would only add the way to it" in "".join(said)
+
+
 def test_an_error_of_an_environment_is_told_in_one_line(puffer, tmp_path):
     env = write_env(tmp_path / "broken", "raise ValueError('the lamp is out')")
     told = {"Serial": "ValueError: the", "Multiprocessing": "raised ValueError in step: the"}
