@@ -839,8 +839,8 @@ cdef extern from "lanes.h" nogil:
     int lanes_busy(const Board *board, int begin, int end)
     void lane_order(Lane *lane, uint32_t kind)
     void lane_notify(Lane *lane)
-    int lanes_wait(Board *board, const int32_t *groups, int count, int size, Spin *spin,
-                   int64_t limit_ns)
+    int lanes_wait(Board *board, int lanes, const int32_t *groups, int count, int size,
+                   Spin *spin, int64_t limit_ns)
     void lane_answer(Board *board, Lane *lane, bint says)
     bint lane_await(Lane *lane, Spin *spin, int64_t limit_ns)
     int life_bind(int descriptor, bint by_signal)
@@ -909,7 +909,7 @@ cdef class Lanes:
         for i in range(n):
             self.groups[i] = groups[i]
         with nogil:
-            i = lanes_wait(self.board, self.groups, n, size, &self.spin, limit)
+            i = lanes_wait(self.board, self.count, self.groups, n, size, &self.spin, limit)
         return i
 
     def speakers(self, int begin, int end):

@@ -70,6 +70,11 @@ static inline int lanes_busy(const Board *board, int begin, int end) {
     return begin;
 }
 
+static inline bool lanes_idle(const Board *board, int begin, int end) {
+    while (begin < end && !lane_idle(&board->lanes[begin])) begin++;
+    return begin < end;
+}
+
 static inline void lane_order(Lane *lane, uint32_t kind) {
     atomic_store(&lane->kind, kind);
     atomic_fetch_add(&lane->ordered, 1);
@@ -91,17 +96,22 @@ static inline int lanes_look(const Board *board, const int32_t *groups, int coun
 }
 
 /* Waits until one of the groups is idle; group g is lanes g*size .. g*size+size-1.  Returns its
- * index among the groups, or -1 when limit_ns is over. */
-static int lanes_wait(Board *board, const int32_t *groups, int count, int size, Spin *spin,
-                      int64_t limit_ns) {
+ * index among the groups, or -1 when limit_ns is over.
+ *
+ * A polite waiter has a worker's core, so it spins for all lanes only, and beside one that is idle:
+ * behind a busy one it would miss that another has answered, and alone it would take a core from
+ * two that share the other. */
+static int lanes_wait(Board *board, int lanes, const int32_t *groups, int count, int size,
+                      Spin *spin, int64_t limit_ns) {
     int found = lanes_look(board, groups, count, size);
     if (found >= 0) return found;
     int64_t start = lanes_clock(), waited = 0;
-    while (waited < spin->now) {
+    bool spins = !spin->polite || size == lanes;
+    while (spins && waited < spin->now) {
         spin_once(spin);
         found = lanes_look(board, groups, count, size);
         waited = lanes_clock() - start;
-        if (found >= 0) break;
+        if (found >= 0 || (spin->polite && !lanes_idle(board, 0, lanes))) break;
     }
     while (found < 0) {
         uint32_t bell = atomic_load(&board->bell);
@@ -117,7 +127,7 @@ static int lanes_wait(Board *board, const int32_t *groups, int count, int size, 
         waited = lanes_clock() - start;
         if (waited >= limit_ns) break;
     }
-    spin_learn(spin, waited);
+    if (spins) spin_learn(spin, waited);
     return found;
 }
 

@@ -20,7 +20,7 @@ from pufferlib.spaces import PackedBox, pack_space
 from pufferlib.vector.ledger import Ledger
 
 NOTIFY, STEP, RESET, CLOSE, REACH = range(5)
-SPIN_US = 300.0
+SPIN_US = 1000.0
 CORE = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
 _HEADER = struct.Struct("<Q")
 
@@ -150,13 +150,14 @@ class Plan:
     agents_per_env: int
     cores: int
 
-    def waiting(self, *, parent: bool) -> tuple[float, bool]:
+    @property
+    def waiting(self) -> tuple[float, bool]:
         """Microseconds to spin before a sleep, and if others get the core meanwhile.
 
         Who spins without a core of its own keeps from work what it waits for: with a core for
-        each worker and none for the parent, it sleeps at once and they make room for it.
+        each worker and none for the parent they make room for each other.
         """
-        if self.num_workers > self.cores or (parent and self.num_workers == self.cores):
+        if self.num_workers > self.cores:
             return 0.0, False
         return SPIN_US, self.num_workers == self.cores
 
@@ -185,7 +186,6 @@ class Block:
     """
 
     def __init__(self, plan: Plan, likeness: Any, descriptor: int | None = None):
-        waiting = plan.waiting(parent=descriptor is None)
         placed, rows_size = buffers.layout(
             plan.num_envs * plan.agents_per_env,
             likeness.single_observation_space,
@@ -201,7 +201,7 @@ class Block:
         else:
             memory = mmap.mmap(descriptor, self.size)
             os.close(descriptor)
-        self.lanes = Lanes(memory, plan.num_workers, *waiting)
+        self.lanes = Lanes(memory, plan.num_workers, *plan.waiting)
         self.seeds = np.ndarray(plan.num_envs, np.uint64, memory, seeds_at)
         self.ledger = Ledger(memory, ledger_at, plan.num_workers)
         self.rows = buffers.view(memoryview(memory)[rows_at:], placed)
