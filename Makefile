@@ -81,7 +81,7 @@ doctor: ## Step every pinned environment in the tank and say what works.
 
 clean: ## Remove what was built; .venv and runs stay.
 	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis $(READY)
-	@rm -f pufferlib/native/core.c pufferlib/native/packing.c pufferlib/native/*.so
+	@rm -f pufferlib/native/core.c pufferlib/native/exchange.c pufferlib/native/packing.c pufferlib/native/*.so
 	@find pufferlib envs tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 $(PINS): $(LOCKS) docker/locks/machine

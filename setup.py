@@ -6,6 +6,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 ROOT = Path(__file__).parent
+COMPILED = ["core", "exchange", "packing"]
 LIBRARY = ["pufferlib", "pufferlib.native", "pufferlib.vector"]
 LIBRARY += [f"pufferlib.{p.parent.name}" for p in ROOT.glob("pufferlib/*/__init__.py")]
 ENVS = [p.parent.relative_to(ROOT / "envs") for p in ROOT.glob("envs/**/__init__.py")]
@@ -18,7 +19,7 @@ setup(
         "pufferlib.native": ["*.h", "*.c", "*.pxd"],
         "pufferlib.envs": ["*/*.h", "*/*.toml", "*/*.md", "*/*.png", "*/*.gif"],
     },
-    exclude_package_data={"pufferlib.native": ["core.c", "packing.c"]},
+    exclude_package_data={"pufferlib.native": [f"{name}.c" for name in COMPILED]},
     ext_modules=cythonize(
         [
             Extension(
@@ -36,7 +37,7 @@ setup(
                 extra_link_args=["-pthread"],
                 libraries=["dl"],
             )
-            for name in ("core", "packing")
+            for name in COMPILED
         ],
         language_level=3,
     ),

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from pufferlib import buffers
-from pufferlib.native.core import Lanes
+from pufferlib.native.exchange import Lanes
 from pufferlib.spaces import PackedBox, pack_space
 from pufferlib.vector.ledger import Ledger
 

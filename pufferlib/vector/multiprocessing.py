@@ -17,6 +17,7 @@ from pufferlib import buffers
 from pufferlib.env import PufferEnv
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError, WorkerError
 from pufferlib.machine import usable_cores
+from pufferlib.native.exchange import Exchange
 from pufferlib.seeding import env_seed
 from pufferlib.vector.base import CLOSED, RECV, SEND, VecEnv, check_sizes
 from pufferlib.vector.channel import CLOSE, REACH, RESET, STEP, Block, Plan, read_likeness
@@ -52,9 +53,7 @@ class Multiprocessing(VecEnv):
     _block: Block
     _views: list[tuple]
     _action_rows: list[np.ndarray]
-    _pending: list[int]  # Groups that were given an order, oldest first,
-    _ready: list[int]  # that have answered, but are too few for a batch,
-    _current: list[int]  # and that were received last.
+    _exchange: Exchange
     _told: dict[int, list[dict]]  # Worker → infos that nobody has received.
     _records: list[dict]
     _marked: list[int]  # Workers whose flags tell of a replacement.
@@ -107,15 +106,14 @@ class Multiprocessing(VecEnv):
         self._check_open("async_reset")
         seeds = self._seeds(seed)
         self.wait()
-        for group in (*self._pending, *self._ready):
+        for group in (*self._exchange.pending, *self._exchange.ready):
             self._hear(group)
+        self._exchange.forget()
         self._told.clear()
-        self._pending.clear()
-        self._ready.clear()
         self._marked.clear()
         self._seen[:] = False
         self._block.seeds[:] = seeds
-        self._order(range(self._num_groups), RESET)
+        self._exchange.order(range(self._num_groups), RESET)
         self.expected = RECV
 
     def send(self, actions):
@@ -125,30 +123,33 @@ class Multiprocessing(VecEnv):
         self.expected = RECV
         if self._marked:
             self._unmark()
-        first = 0
-        for group in self._current:
-            rows = self._action_rows[group]
-            rows[...] = actions[first : first + len(rows)]
-            first += len(rows)
-        self._order(self._current, STEP)
+        current = self._exchange.current
+        if self._gathered is None:
+            self._action_rows[current[0]][...] = actions
+        else:
+            parts = np.split(actions, len(current))
+            for group, part in zip(current, parts, strict=True):
+                self._action_rows[group][...] = part
+        self._exchange.order(current, STEP)
 
     def recv(self):
         if self.expected != RECV:
             self._advance(RECV, SEND)
-        while len(self._ready) < self._groups_per_batch:
-            candidates = self._pending[:1] if self._sync_traj else self._pending
-            self._ready.append(self._pending.pop(self._await(candidates)))
+        # No local name for the exchange: the traceback of an error would keep its memory.
+        while not self._exchange.gather(WATCH_S):
+            self._watch()
+        current = self._exchange.current
         infos = []
-        for group in self._ready:
-            infos += self._hear(group)
-            if self.restart_workers:
-                self._remember(group)
-        self._current, self._ready = self._ready, []
+        if self._told or self._exchange.speaks():
+            for group in current:
+                infos += self._hear(group)
+        if self.restart_workers:
+            self._remember(current)
         self.expected = SEND
         if self._gathered is not None:
             views = self._gather(self._gathered)
         else:
-            views = self._views[self._current[0]]
+            views = self._views[current[0]]
         observations, rewards, terminals, truncations, agent_ids, masks = views
         return observations, rewards, terminals, truncations, infos, agent_ids, masks
 
@@ -157,11 +158,14 @@ class Multiprocessing(VecEnv):
         if self._gathered is not None:
             return self._gathered.final_observations
         self._check_open("final_observations")
-        return self._block.rows.final_observations[self._group_rows(self._current[0])]
+        return self._block.rows.final_observations[self._group_rows(self._exchange.current[0])]
 
     def wait(self):
-        for group in list(self._pending):
-            self._await([group])
+        if self.expected == CLOSED:
+            return
+        for group in list(self._exchange.pending):
+            while self._block.lanes.wait([group], self._size, WATCH_S) < 0:
+                self._watch()
 
     def batches(self):
         """See `VecEnv.batches`; refused where the members of a batch are not fixed."""
@@ -309,14 +313,11 @@ class Multiprocessing(VecEnv):
         size = self.batch_size // self._plan.envs_per_worker
         copies = not zero_copy and not sync_traj and 1 < size < self.num_workers
         self._size = 1 if copies else size  # Workers in a group.
-        self._groups_per_batch = size if copies else 1
         self._num_groups = self.num_workers // self._size
-        self._sync_traj = sync_traj
+        self._exchange = Exchange(
+            self._block.lanes, self._size, size if copies else 1, in_order=sync_traj
+        )
         self.in_order = sync_traj or self.batch_size == self.num_envs
-        self._pending, self._ready, self._current = [], [], []
-        self._ordered_at = [0.0] * self._num_groups
-        self._watched_at = 0.0
-        self._order_kind = [RESET] * self._num_groups
         self._told, self._records, self._marked = {}, [], []
         rows = self._block.rows
         self._views = [self._view(rows, self._group_rows(g)) for g in range(self._num_groups)]
@@ -346,7 +347,7 @@ class Multiprocessing(VecEnv):
 
     def _gather(self, batch: buffers.Buffers) -> tuple:
         """Copy the rows of the groups received into one batch → its views."""
-        parts = [self._group_rows(group) for group in self._current]
+        parts = [self._group_rows(group) for group in self._exchange.current]
         for field in fields(batch):
             rows = getattr(self._block.rows, field.name)
             np.concatenate([rows[part] for part in parts], out=getattr(batch, field.name))
@@ -354,39 +355,17 @@ class Multiprocessing(VecEnv):
         *views, _, masks = self._view(batch, slice(None))
         return *views, ids, masks
 
-    # ------------------------------------------------------------ orders and answers
+    # ------------------------------------------------------------ answers
 
-    def _order(self, groups, kind: int) -> None:
-        now = time.monotonic()
-        for group in groups:
-            self._ordered_at[group] = now
-            self._order_kind[group] = kind
-            self._block.lanes.order(group * self._size, (group + 1) * self._size, kind)
-        self._pending.extend(groups)
-
-    def _await(self, groups: list[int]) -> int:
-        """Wait until one of the groups is idle → its index in the list."""
-        i = self._block.lanes.wait(groups, self._size, WATCH_S)
-        while i < 0:
-            self._watch(groups)
-            i = self._block.lanes.wait(groups, self._size, WATCH_S)
-        # A dead worker must not hide behind others that are always ready.
-        if i > 0 and time.monotonic() > max(self._ordered_at[groups[0]], self._watched_at) + 1:
-            self._watch(groups)
-        return i
-
-    def _watch(self, groups: list[int]) -> None:
+    def _watch(self) -> None:
         """Look whether the workers that have not answered are alive and in time."""
-        self._watched_at = now = time.monotonic()
-        for group in groups:
-            for child in self._children[group * self._size : (group + 1) * self._size]:
-                if self._block.lanes.is_idle(child.index):
-                    continue
-                if child.is_dead():
-                    self._lose(child, child.end())
-                elif now - self._ordered_at[group] > self.timeout:
-                    what = "step" if self._order_kind[group] == STEP else "reset"
-                    self._lose(child, f"has not finished a {what} in {self.timeout:g} s")
+        for worker, order, age_s in self._exchange.unanswered():
+            child = self._children[worker]
+            if child.is_dead():
+                self._lose(child, child.end())
+            elif age_s > self.timeout:
+                what = "step" if order == STEP else "reset"
+                self._lose(child, f"has not finished a {what} in {self.timeout:g} s")
 
     def _hear(self, group: int, *, keep: bool = False) -> list[dict]:
         """The infos that came with the group's answers; with `keep` they will come again."""
@@ -437,11 +416,11 @@ class Multiprocessing(VecEnv):
 
     # ------------------------------------------------------------ workers that are lost
 
-    def _remember(self, group: int) -> None:
+    def _remember(self, groups: list[int]) -> None:
         """Keep what a worker's death may overwrite: the observations that were received."""
-        part = self._group_rows(group)
-        self._seen_observations[part] = self._block.rows.observations[part]
-        self._seen[part] = self._block.rows.masks[part]
+        for part in map(self._group_rows, groups):
+            self._seen_observations[part] = self._block.rows.observations[part]
+            self._seen[part] = self._block.rows.masks[part]
 
     def _lose(self, child: Child, how: str) -> None:
         """Replace a dead or frozen worker, or raise `WorkerError`."""
@@ -473,11 +452,10 @@ class Multiprocessing(VecEnv):
         self._expect(child, "ready")
         for k in range(self.num_envs)[self._plan.envs(worker)]:
             self._block.seeds[k] = env_seed(int(self._block.seeds[k]), self.restarts)
-        group = worker // self._size
-        self._ordered_at[group] = time.monotonic()
+        deadline = time.monotonic() + self.timeout
         lanes.order(worker, worker + 1, RESET)
         while lanes.wait([worker], 1, WATCH_S) < 0:
-            late = time.monotonic() - self._ordered_at[group] > self.timeout
+            late = time.monotonic() > deadline
             if child.is_dead() or late:
                 how = "has not finished a reset in time" if late else child.end()
                 self._lose(child, how)
@@ -493,7 +471,7 @@ class Multiprocessing(VecEnv):
 
     def _unmark(self) -> None:
         """Clear the flags of replaced workers that are about to step; environments may not."""
-        current = [w for w in self._marked if w // self._size in self._current]
+        current = [w for w in self._marked if w // self._size in self._exchange.current]
         for worker in current:
             self._block.rows.truncations[self._plan.rows(worker)] = False
             self._marked.remove(worker)
@@ -539,8 +517,7 @@ class Multiprocessing(VecEnv):
 
     def _forget(self) -> None:
         """Let go of the shared memory; it lives on only in views that somebody keeps."""
-        self._pending = []
-        for name in ("_block", "_views", "_action_rows"):
+        for name in ("_block", "_exchange", "_views", "_action_rows"):
             self.__dict__.pop(name, None)
 
     def _settle(self, child: Child, deadline: float) -> tuple:

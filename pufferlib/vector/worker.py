@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pufferlib.env import PufferEnv
-from pufferlib.native.core import bind_life
+from pufferlib.native.exchange import bind_life
 from pufferlib.vector.bootstrap import adopt
 from pufferlib.vector.channel import (
     CLOSE,
