@@ -13,6 +13,7 @@ import pytest
 from puffertank import ROOT, doctor, launcher
 from puffertank.processes import Processes
 from puffertank.report import Table, Verdict, show_failures
+from tests.processes import await_end
 
 PACK = """
 import gymnasium, numpy as np
@@ -142,9 +143,7 @@ def test_what_hangs_is_killed_with_all_that_it_started(packs):
             break
         timeout *= 2
     child = int(answer["output"][-1].removeprefix("child "))
-    # The killed child may be a zombie until init has looked after it.
-    state = Path(f"/proc/{child}/stat")
-    assert not state.is_file() or state.read_text().split()[2] == "Z"
+    await_end([child])
 
 
 def test_the_table_tells_each_verdict_and_the_failures_what_was_said(capsys):

@@ -20,6 +20,7 @@ from pufferlib import vector
 from pufferlib.emulation import GymnasiumPufferEnv
 from pufferlib.exceptions import APIUsageError, EnvironmentSetupError, WorkerError
 from pufferlib.vector.multiprocessing import count_workers
+from tests.processes import await_end
 
 # Workers cannot import this file: what is defined here travels by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -385,21 +386,6 @@ def launch(folder, text):
     )
     *pids, said = process.stdout.readline().split()
     return process, [int(pid) for pid in pids], said
-
-
-def await_end(pids):
-    """Return once none of the processes runs; fail after a time that no machine needs."""
-    deadline = time.monotonic() + 60
-    while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < deadline, "workers outlive their parent"
-        time.sleep(0.01)
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_an_unguarded_script_with_lambdas_and_classes_of_its_own_works(tmp_path):
