@@ -246,7 +246,7 @@ def user_flags(engine: Engine) -> list[str]:
 def limit_flags(engine: Engine, shared_memory: str) -> list[str]:
     """Shared memory for frameworks that want it, open files for many workers."""
     flags = ["--shm-size", shared_memory]
-    if engine.is_rootless:
+    if engine.is_rootless or engine.kind == "podman":  # Podman's own limit is high.
         return flags
     # A daemon in a container may not go above its own limit, which is ours as well.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
