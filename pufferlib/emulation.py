@@ -21,200 +21,32 @@ from pufferlib.native.packing import Slots
 from pufferlib.spaces import ActionLayout, Packer, pack_space
 
 
-class GymnasiumPufferEnv(PufferEnv):
-    """A Gymnasium environment that writes its packed observations into the row it was given.
-
-    Pass the environment as `env`, or `env_creator` with its arguments; an old Gym environment is
-    recognised and wrapped. `buf` is the row to write into. `seed` is used by the first `reset`
-    that gets none.
-
-    `single_observation_space` and `single_action_space` are the packed spaces,
-    `env_single_observation_space` and `env_single_action_space` the originals. The first reset and
-    the first step check the observation against its space in full; later steps check its keys,
-    dtypes and shapes. Infos are an empty list or one dict; when an episode ends that dict also has
-    `episode_return` and `episode_length` (unless the environment provides them), and a non-empty
-    info of the new episode's reset follows as a second dict.
-    """
+class _Emulated(PufferEnv):
+    """The rows of an environment that is not ours, and the order of calls."""
 
     emulated = True
+    env: Any
+    _name: str
 
-    def __init__(
+    def _lay_out(
         self,
-        env: Any = None,
-        env_creator: Callable[..., Any] | None = None,
-        env_args: Sequence = (),
-        env_kwargs: Mapping[str, Any] | None = None,
-        buf: Buffers | None = None,
-        seed: int | None = None,
-    ):
-        self.env = adopt(_given(env, env_creator, env_args, env_kwargs))
-        self._name = type(self.env.unwrapped).__name__
-        self.env_single_observation_space = self.env.observation_space
-        self.env_single_action_space = self.env.action_space
-        self.single_observation_space = pack_space(self.env.observation_space, who=self._name)
-        action_layout = ActionLayout(self.env.action_space, who=self._name)
-        self.single_action_space = action_layout.space
-        self.num_agents = 1
-        self.render_mode = self.env.render_mode
-        self._packer = Packer(self.env.observation_space, who=self._name)
-        self._slots = Slots((None,), action_layout.reader, self._refuse_reward)
-        self._write_step = self._slots.step_alone
-        super().__init__(buf)
-
-        self._unpack_action = action_layout.unpack_action
-        self._env_step = self.env.step
-        self._seed = seed
-        self._unchecked_steps = 1
-        self._unchecked_resets = 1
-        self._running = False
-        self._closed = False
-
-    @property
-    def unwrapped(self):
-        """The environment inside all its wrappers."""
-        return self.env.unwrapped
-
-    def rebind(self, buf: Buffers) -> None:
-        """Read and write other rows from now on."""
-        super().rebind(buf)
-        self._slots.bind(buf, self._packer.writer)
-
-    def reset(self, seed: int | None = None):
-        """Begin an episode → (observations [1, *O], infos); no seed: randomness goes on."""
-        if self._closed:
-            raise APIUsageError(f"{self._name}: reset after close; create a new environment")
-        seed = self._seed if seed is None else seed
-        self._seed = None
-        # The bytes between packed fields are never written again.
-        self.final_observations[...] = 0
-        self._slots.clear()
-        info = self._begin(seed)
-        self._running = True
-        return self.observations, [dict(info)] if info else []
-
-    def step(self, actions: Any):
-        """Advance one step; `actions` [1, *D] → (observations, rewards, terminals, truncations,
-        infos).
-
-        Raises NonFiniteError for a reward that is NaN or infinite.
-        """
-        if not self._running:
-            self._refuse_step()
-        result = self._env_step(self._unpack_action(actions))
-        try:
-            observation, reward, terminated, truncated, info = result
-        except (TypeError, ValueError):
-            self._refuse_result(result)
-        if self._unchecked_steps:
-            self._packer.check(observation)
-            self._unchecked_steps = 0
-        if self._write_step(observation, reward, terminated, truncated):
-            infos = self._restart(info)
-        else:
-            infos = [dict(info)] if info else []
-        return self.observations, self.rewards, self.terminals, self.truncations, infos
-
-    def render(self):
-        """One frame of the environment."""
-        return self.env.render()
-
-    def close(self):
-        """Close the environment; may be called more than once."""
-        if not self._closed:
-            self._closed = True
-            self._running = False
-            self.env.close()
-
-    def _begin(self, seed: int | None) -> Mapping:
-        """Reset the environment and write its first observation → its info."""
-        result = self.env.reset(seed=None if seed is None else int(seed))
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            raise APIUsageError(
-                f"{self._name}: reset returned a {type(result).__name__}, expected (observation, "
-                "info dict); wrap an environment of the old Gym API with "
-                "pufferlib.emulation.GymToGymnasium"
-            )
-        observation, info = result
-        if self._unchecked_resets:
-            self._packer.check(observation)
-            self._unchecked_resets = 0
-        self._slots.enter(0, observation)
-        return info
-
-    def _restart(self, info: Mapping) -> list[dict]:
-        """Begin the next episode → the last info of this one, with its figures, and the first of
-        the next."""
-        infos = [{**self._slots.figures(0), **info}]
-        first = self._begin(None)
-        if first:
-            infos.append(dict(first))
-        return infos
-
-    def _refuse_step(self) -> NoReturn:
-        if self._closed:
-            raise APIUsageError(f"{self._name}: step after close; create a new environment")
-        raise APIUsageError(f"{self._name}: step before reset; call reset first")
-
-    def _refuse_result(self, result: Any) -> NoReturn:
-        count = f" of {len(result)}" if isinstance(result, tuple) else ""
-        raise APIUsageError(
-            f"{self._name}: step returned a {type(result).__name__}{count}, expected "
-            "(observation, reward, terminated, truncated, info); wrap an environment of the "
-            "old Gym API with pufferlib.emulation.GymToGymnasium"
-        )
-
-    def _refuse_reward(self, agent: int, reward: Any, step: int) -> NoReturn:
-        _refuse_reward(f"{self._name}: reward", reward, f"{step} of the episode")
-
-
-class PettingZooPufferEnv(PufferEnv):
-    """A PettingZoo environment, one row for each of its `possible_agents`, in their order.
-
-    Pass the environment as `env`, or `env_creator` with its arguments; one of the AEC API is put
-    into `AECToParallel`. `buf` are the rows to write into. `seed` is used by the first `reset`
-    that gets none.
-
-    An agent that dies, or is missing from the observations, leaves: its flag is set once (a
-    truncation if the environment set none), its last observation goes to `final_observations`
-    (zeros if there is none), its mask is False at once and it gets no action. It may come, or
-    return, when the environment lists it in `agents` and observes it; a reward it is given in the
-    step at which it comes is not counted, because it did not act. The environment is reset when no
-    agent is left.
-
-    All agents must have the same spaces. Each info has its `agent`; the one of an agent that
-    leaves also has `episode_return` and `episode_length` of that agent, unless the environment
-    provides them. The first reset and the first step check observations in full; later steps check
-    keys, dtypes and shapes.
-    """
-
-    emulated = True
-
-    def __init__(
-        self,
-        env: Any = None,
-        env_creator: Callable[..., Any] | None = None,
-        env_args: Sequence = (),
-        env_kwargs: Mapping[str, Any] | None = None,
-        buf: Buffers | None = None,
-        seed: int | None = None,
-    ):
-        self.env = adopt_agents(_given(env, env_creator, env_args, env_kwargs))
-        self._name = type(self.unwrapped).__name__
-        self.possible_agents = tuple(self.env.possible_agents)
-        self.num_agents = len(self.possible_agents)
-        observation_space = self._shared_space("observation")
-        action_space = self._shared_space("action")
+        agents: tuple,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        buf: Buffers | None,
+        seed: int | None,
+    ) -> None:
+        """Make or take the rows for `agents` that have these spaces."""
         self.env_single_observation_space = observation_space
         self.env_single_action_space = action_space
         self.single_observation_space = pack_space(observation_space, who=self._name)
-        action_layout = ActionLayout(action_space, who=self._name)
-        self.single_action_space = action_layout.space
+        self._action_layout = ActionLayout(action_space, who=self._name)
+        self.single_action_space = self._action_layout.space
+        self.num_agents = len(agents)
         self.render_mode = getattr(self.env, "render_mode", None)
         self._packer = Packer(observation_space, who=self._name)
-        self._slots = Slots(self.possible_agents, action_layout.reader, self._refuse_reward)
+        self._slots = Slots(agents, self._action_layout.reader, self._refuse_reward)
         super().__init__(buf)
-
-        self._known = frozenset(self.possible_agents)
         self._seed = seed
         self._unchecked_steps = 1
         self._unchecked_resets = 1
@@ -244,6 +76,153 @@ class PettingZooPufferEnv(PufferEnv):
         self._running = True
         return self.observations, infos
 
+    def render(self):
+        """One frame of the environment."""
+        return self.env.render()
+
+    def close(self):
+        """Close the environment; may be called more than once."""
+        if not self._closed:
+            self._closed = True
+            self._running = False
+            self.env.close()
+
+    def _begin(self, seed: int | None) -> list[dict]:
+        """Reset the environment and write the first observations → infos."""
+        raise NotImplementedError
+
+    def _refuse_step(self) -> NoReturn:
+        when = "after close; create a new environment"
+        if not self._closed:
+            when = "before reset; call reset first"
+        raise APIUsageError(f"{self._name}: step {when}")
+
+    def _refuse_reward(self, agent: int, reward: Any, step: int) -> NoReturn:
+        """Refuse a reward that is not finite, at a step of the agent's episode."""
+        raise NotImplementedError
+
+
+class GymnasiumPufferEnv(_Emulated):
+    """A Gymnasium environment that writes its packed observations into the row it was given.
+
+    Pass the environment as `env`, or `env_creator` with its arguments; an old Gym environment is
+    recognised and wrapped. `buf` is the row to write into. `seed` is used by the first `reset`
+    that gets none.
+
+    `single_observation_space` and `single_action_space` are the packed spaces,
+    `env_single_observation_space` and `env_single_action_space` the originals. The first reset and
+    the first step check the observation against its space in full; later steps check its keys,
+    dtypes and shapes. Infos are an empty list or one dict; when an episode ends that dict also has
+    `episode_return` and `episode_length` (unless the environment provides them), and a non-empty
+    info of the new episode's reset follows as a second dict.
+    """
+
+    def __init__(
+        self,
+        env: Any = None,
+        env_creator: Callable[..., Any] | None = None,
+        env_args: Sequence = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        buf: Buffers | None = None,
+        seed: int | None = None,
+    ):
+        self.env = adopt(_given(env, env_creator, env_args, env_kwargs))
+        self._name = type(self.unwrapped).__name__
+        self._lay_out((None,), self.env.observation_space, self.env.action_space, buf, seed)
+        self._env_step = self.env.step
+        self._unpack_action = self._action_layout.unpack_action
+        self._write_step = self._slots.step_alone
+
+    def step(self, actions: Any):
+        """Advance one step; `actions` [1, *D] → (observations, rewards, terminals, truncations,
+        infos).
+
+        Raises NonFiniteError for a reward that is NaN or infinite.
+        """
+        if not self._running:
+            self._refuse_step()
+        result = self._env_step(self._unpack_action(actions))
+        try:
+            observation, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            self._refuse_result(result)
+        if self._unchecked_steps:
+            self._packer.check(observation)
+            self._unchecked_steps = 0
+        if self._write_step(observation, reward, terminated, truncated):
+            infos = self._restart(info)
+        else:
+            infos = [dict(info)] if info else []
+        return self.observations, self.rewards, self.terminals, self.truncations, infos
+
+    def _begin(self, seed: int | None) -> list[dict]:
+        result = self.env.reset(seed=None if seed is None else int(seed))
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise APIUsageError(
+                f"{self._name}: reset returned a {type(result).__name__}, expected (observation, "
+                "info dict); wrap an environment of the old Gym API with "
+                "pufferlib.emulation.GymToGymnasium"
+            )
+        observation, info = result
+        if self._unchecked_resets:
+            self._packer.check(observation)
+            self._unchecked_resets = 0
+        self._slots.enter(0, observation)
+        return [dict(info)] if info else []
+
+    def _restart(self, info: Mapping) -> list[dict]:
+        """Begin the next episode → the last info of this one, with its figures, and the first of
+        the next."""
+        return [{**self._slots.figures(0), **info}, *self._begin(None)]
+
+    def _refuse_result(self, result: Any) -> NoReturn:
+        count = f" of {len(result)}" if isinstance(result, tuple) else ""
+        raise APIUsageError(
+            f"{self._name}: step returned a {type(result).__name__}{count}, expected "
+            "(observation, reward, terminated, truncated, info); wrap an environment of the "
+            "old Gym API with pufferlib.emulation.GymToGymnasium"
+        )
+
+    def _refuse_reward(self, agent: int, reward: Any, step: int) -> NoReturn:
+        _refuse_reward(f"{self._name}: reward", reward, f"{step} of the episode")
+
+
+class PettingZooPufferEnv(_Emulated):
+    """A PettingZoo environment, one row for each of its `possible_agents`, in their order.
+
+    Pass the environment as `env`, or `env_creator` with its arguments; one of the AEC API is put
+    into `AECToParallel`. `buf` are the rows to write into. `seed` is used by the first `reset`
+    that gets none.
+
+    An agent that dies, or is missing from the observations, leaves: its flag is set once (a
+    truncation if the environment set none), its last observation goes to `final_observations`
+    (zeros if there is none), its mask is False at once and it gets no action. It may come, or
+    return, when the environment lists it in `agents` and observes it; a reward it is given in the
+    step at which it comes is not counted, because it did not act. The environment is reset when no
+    agent is left.
+
+    All agents must have the same spaces. Each info has its `agent`; the one of an agent that
+    leaves also has `episode_return` and `episode_length` of that agent, unless the environment
+    provides them. The first reset and the first step check observations in full; later steps check
+    keys, dtypes and shapes.
+    """
+
+    def __init__(
+        self,
+        env: Any = None,
+        env_creator: Callable[..., Any] | None = None,
+        env_args: Sequence = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        buf: Buffers | None = None,
+        seed: int | None = None,
+    ):
+        self.env = adopt_agents(_given(env, env_creator, env_args, env_kwargs))
+        self._name = type(self.unwrapped).__name__
+        self.possible_agents = tuple(self.env.possible_agents)
+        self._known = frozenset(self.possible_agents)
+        shared = self._shared_space("observation"), self._shared_space("action")
+        self._lay_out(self.possible_agents, *shared, buf, seed)
+
     def step(self, actions: Any):
         """Advance one step; `actions` [A, *D], of which those of absent agents are not looked at
         → (observations, rewards, terminals, truncations, infos).
@@ -252,8 +231,7 @@ class PettingZooPufferEnv(PufferEnv):
         that is not among `possible_agents`.
         """
         if not self._running:
-            when = "after close; create a new" if self._closed else "before reset; reset the"
-            raise APIUsageError(f"{self._name}: step {when} environment")
+            self._refuse_step()
         result = self.env.step(self._slots.actions(actions))
         if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[0], Mapping)):
             raise APIUsageError(
@@ -270,17 +248,6 @@ class PettingZooPufferEnv(PufferEnv):
         if self._slots.are_done(live):
             told += self._begin(None)
         return self.observations, self.rewards, self.terminals, self.truncations, told
-
-    def render(self):
-        """One frame of the environment."""
-        return self.env.render()
-
-    def close(self):
-        """Close the environment; may be called more than once."""
-        if not self._closed:
-            self._closed = True
-            self._running = False
-            self.env.close()
 
     def _shared_space(self, noun: str) -> spaces.Space:
         """The space that all agents have; refused, naming both, where two differ."""
@@ -299,7 +266,6 @@ class PettingZooPufferEnv(PufferEnv):
         return space
 
     def _begin(self, seed: int | None) -> list[dict]:
-        """Reset the environment and write the first observations → infos."""
         result = self.env.reset(seed=None if seed is None else int(seed))
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Mapping)):
             raise APIUsageError(

@@ -52,11 +52,7 @@ STATUS_SIZE = 2 * nh.NLE_BLSTATS_SIZE + 1 + 7 + 6 + CONDITIONS
 
 
 class NetHackPolicy(Policy):
-    """Puffer's actor and critic over an `Encoder`, and a second actor that looks in each direction.
-
-    The second actor is one small network for all eight directions: from what lies in a direction
-    it says how good a step and a run that way are. What it learns going north it knows going south.
-    """
+    """Puffer's actor and critic over an `Encoder`, and a `Scout` for steps and runs."""
 
     def __init__(
         self,
@@ -73,23 +69,38 @@ class NetHackPolicy(Policy):
                 f"NetHackPolicy plays the {len(TASK_ACTIONS)} actions of the score task, got "
                 f"{action_space}; use policy.name Default for other tasks"
             )
-        size = hidden_size // 2
-        self.from_sector = orthogonal(nn.Linear(SECTOR + RAY * len(KINDS) + TOKEN_SIZE, size))
-        self.from_trunk = nn.Linear(hidden_size, size, bias=False)
-        self.moves = nn.Linear(size, 2)
-        nn.init.orthogonal_(self.moves.weight, 0.01)
-        nn.init.zeros_(self.moves.bias)
+        self.scout = Scout(hidden_size, 2)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         hidden, ways = self.encoder(observations)
         output = self.head(hidden)
-        seen = self.from_sector(ways) + self.from_trunk(hidden)[:, None, :]
-        moves = self.moves(functional.relu(seen))
         logits, values = output[:, :-1], output[:, -1]
         before, after = logits[:, :FIRST_STEP], logits[:, FIRST_RUN + len(DIRECTIONS) :]
         both = logits[:, FIRST_STEP : FIRST_RUN + len(DIRECTIONS)]
-        both = both + moves.transpose(1, 2).flatten(1)
+        both = both + self.scout(hidden, ways).transpose(1, 2).flatten(1)
         return torch.cat([before, both, after], 1), values
+
+
+class Scout(nn.Module):
+    """A second actor that looks in each direction: one small network for all eight, so that what
+    is learned going north is known going south.
+
+    Features [B, H] and what lies in each direction [B, 8, W], both of an `Encoder` → logits of
+    each kind of move that way [B, 8, kinds].
+    """
+
+    def __init__(self, hidden_size: int, kinds: int):
+        super().__init__()
+        size = hidden_size // 2
+        self.from_sector = orthogonal(nn.Linear(SECTOR + RAY * len(KINDS) + TOKEN_SIZE, size))
+        self.from_trunk = nn.Linear(hidden_size, size, bias=False)
+        self.moves = nn.Linear(size, kinds)
+        nn.init.orthogonal_(self.moves.weight, 0.01)
+        nn.init.zeros_(self.moves.bias)
+
+    def forward(self, hidden: Tensor, ways: Tensor) -> Tensor:
+        seen = self.from_sector(ways) + self.from_trunk(hidden)[:, None, :]
+        return self.moves(functional.relu(seen))
 
 
 class Encoder(nn.Module):
