@@ -334,7 +334,7 @@ def test_the_constructor_seed_is_used_once():
 def test_pictures_and_closing():
     env = emulate()
     assert env.render() == "picture"
-    with pytest.raises(APIUsageError, match="Lives: step before reset; reset the environment"):
+    with pytest.raises(APIUsageError, match="Lives: step before reset; call reset first"):
         env.step(np.zeros(3, np.int32))
     env.reset()
     env.close()
