@@ -25,6 +25,8 @@ cdef extern from "lanes.h" nogil:
         int64_t most
         int64_t now
         bint polite
+        int sleeps
+        int left
     void lane_order(Lane *lane, uint32_t kind)
     void lane_notify(Lane *lane)
     int lanes_wait(Board *board, int lanes, const int32_t *groups, int count, int size,
@@ -58,6 +60,7 @@ cdef class Lanes:
         self.groups = <int32_t *>calloc(count, sizeof(int32_t))
         self.spin.most = self.spin.now = <int64_t>(1000 * spin_us)
         self.spin.polite = polite
+        self.spin.sleeps = self.spin.left = 0
 
     def __dealloc__(self):
         free(self.groups)

@@ -4,6 +4,10 @@
  * worker counts its answers in `answered`; it is idle when the two are equal.  Whoever waits spins
  * for some microseconds, then sleeps on a futex: the worker on `ordered`, the parent on the bell,
  * which only workers that it watches ring.  The spin shrinks while waits outlast it.
+ *
+ * With as many workers as cores everybody is polite: a look is a sched_yield, so that who has work
+ * gets the core without a wake-up.  Where other programs take those turns, what is waited for is
+ * seen late; each order and answer bears its time, and who came late sleeps at once for a while.
  */
 #ifndef PUFFER_LANES_H
 #define PUFFER_LANES_H
@@ -17,16 +21,19 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 
-enum { SPIN_LEAST = 500 }; /* nanoseconds */
+enum { SPIN_LEAST = 500, SPIN_LATE = 100000 }; /* nanoseconds */
+enum { SLEEPS_LEAST = 64, SLEEPS_MOST = 8192 };        /* waits */
 
 typedef struct {
     _Alignas(64) _Atomic uint32_t ordered; /* written by the parent */
     _Atomic uint32_t kind;
     _Atomic uint32_t notified;
     _Atomic uint32_t watched; /* the parent wants the bell rung at the next answer */
+    _Atomic int64_t ordered_at;
     _Alignas(64) _Atomic uint32_t answered; /* written by the worker */
     _Atomic uint32_t asleep;
     _Atomic uint32_t said; /* a message comes with the answer */
+    _Atomic int64_t answered_at;
 } Lane;
 
 typedef struct {
@@ -37,6 +44,7 @@ typedef struct {
 typedef struct {
     int64_t most, now; /* nanoseconds */
     bool polite;       /* lets others have the core between two looks */
+    int sleeps, left;  /* waits without a spin after one that came late; those still to come */
 } Spin;
 
 static inline int64_t lanes_clock(void) {
@@ -60,6 +68,26 @@ static inline void spin_learn(Spin *spin, int64_t waited) {
         spin->now = spin->now / 2 > least ? spin->now / 2 : least;
 }
 
+/* Whether this wait may begin with a spin. */
+static inline bool spin_begins(Spin *spin) {
+    if (!spin->left) return true;
+    spin->left--;
+    return false;
+}
+
+/* Draws the lesson from how late a polite spin saw what it waited for.  A turn of another program
+ * costs as much as some hundred wake-ups, so being late weighs more than being in time. */
+static inline void spin_judge(Spin *spin, int64_t late) {
+    if (!spin->polite) return;
+    if (late < SPIN_LATE) {
+        if (spin->sleeps) spin->sleeps--;
+        return;
+    }
+    spin->sleeps = 2 * spin->sleeps < SLEEPS_LEAST ? SLEEPS_LEAST : 2 * spin->sleeps;
+    if (spin->sleeps > SLEEPS_MOST) spin->sleeps = SLEEPS_MOST;
+    spin->left = spin->sleeps;
+}
+
 static inline bool lane_idle(const Lane *lane) {
     return atomic_load(&lane->answered) == atomic_load(&lane->ordered);
 }
@@ -75,8 +103,19 @@ static inline bool lanes_idle(const Board *board, int begin, int end) {
     return begin < end;
 }
 
+/* When the last of all lanes was answered. */
+static inline int64_t lanes_last(const Board *board, int lanes) {
+    int64_t last = 0;
+    for (int i = 0; i < lanes; i++) {
+        int64_t at = atomic_load(&board->lanes[i].answered_at);
+        if (at > last) last = at;
+    }
+    return last;
+}
+
 static inline void lane_order(Lane *lane, uint32_t kind) {
     atomic_store(&lane->kind, kind);
+    atomic_store(&lane->ordered_at, lanes_clock());
     atomic_fetch_add(&lane->ordered, 1);
     if (atomic_load(&lane->asleep)) futex_wake(&lane->ordered);
 }
@@ -106,13 +145,14 @@ static int lanes_wait(Board *board, int lanes, const int32_t *groups, int count,
     int found = lanes_look(board, groups, count, size);
     if (found >= 0) return found;
     int64_t start = lanes_clock(), waited = 0;
-    bool spins = !spin->polite || size == lanes;
+    bool spins = (!spin->polite || size == lanes) && spin_begins(spin);
     while (spins && waited < spin->now) {
         spin_once(spin);
         found = lanes_look(board, groups, count, size);
         waited = lanes_clock() - start;
         if (found >= 0 || (spin->polite && !lanes_idle(board, 0, lanes))) break;
     }
+    if (spins && found >= 0) spin_judge(spin, start + waited - lanes_last(board, lanes));
     while (found < 0) {
         uint32_t bell = atomic_load(&board->bell);
         for (int i = 0; i < count; i++) {
@@ -133,6 +173,7 @@ static int lanes_wait(Board *board, int lanes, const int32_t *groups, int count,
 
 static inline void lane_answer(Board *board, Lane *lane, bool says) {
     atomic_store(&lane->said, says);
+    atomic_store(&lane->answered_at, lanes_clock());
     atomic_fetch_add(&lane->answered, 1);
     if (atomic_load(&lane->watched)) {
         atomic_store(&lane->watched, 0);
@@ -144,13 +185,14 @@ static inline void lane_answer(Board *board, Lane *lane, bool says) {
 /* Waits for an order or a notification; false when limit_ns is over or a signal came. */
 static bool lane_await(Lane *lane, Spin *spin, int64_t limit_ns) {
     int64_t start = lanes_clock(), waited = 0;
-    bool due = false;
-    do {
-        due = !lane_idle(lane) || atomic_load(&lane->notified);
-        if (due || waited >= spin->now) break;
+    bool due = !lane_idle(lane) || atomic_load(&lane->notified), spins = !due && spin_begins(spin);
+    while (spins && !due && waited < spin->now) {
         spin_once(spin);
+        due = !lane_idle(lane) || atomic_load(&lane->notified);
         waited = lanes_clock() - start;
-    } while (true);
+    }
+    if (spins && !lane_idle(lane))
+        spin_judge(spin, start + waited - atomic_load(&lane->ordered_at));
     if (!due) {
         uint32_t ordered = atomic_load(&lane->answered);
         atomic_store(&lane->asleep, 1);
@@ -160,7 +202,7 @@ static bool lane_await(Lane *lane, Spin *spin, int64_t limit_ns) {
         due = !lane_idle(lane) || atomic_load(&lane->notified);
         waited = lanes_clock() - start;
     }
-    spin_learn(spin, waited);
+    if (spins) spin_learn(spin, waited);
     return due;
 }
 

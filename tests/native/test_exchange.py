@@ -110,8 +110,8 @@ def test_who_does_not_answer_is_told_with_the_order_and_its_age():
 def test_a_silent_worker_does_not_hide_behind_one_that_always_answers():
     with Workers(2, cost_s=[2.5, 0.0]) as lanes:
         exchange = Exchange(lanes, 1, 1, in_order=False)
-        exchange.order([0, 1], STEP)
         start, looks = time.monotonic(), []
+        exchange.order([0, 1], STEP)
         while time.monotonic() < start + 2.3:
             if exchange.gather(5.0):
                 exchange.order(exchange.current, STEP)
