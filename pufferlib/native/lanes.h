@@ -21,8 +21,8 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 
-enum { SPIN_LEAST = 500, SPIN_LATE = 100000 }; /* nanoseconds */
-enum { SLEEPS_LEAST = 64, SLEEPS_MOST = 8192 };        /* waits */
+enum { SPIN_LEAST = 500, SPIN_LATE = 100000 };   /* nanoseconds */
+enum { SLEEPS_LEAST = 64, SLEEPS_MOST = 8192 };  /* waits */
 
 typedef struct {
     _Alignas(64) _Atomic uint32_t ordered; /* written by the parent */
@@ -98,6 +98,7 @@ static inline int lanes_busy(const Board *board, int begin, int end) {
     return begin;
 }
 
+/* Whether a lane of begin .. end-1 is idle. */
 static inline bool lanes_idle(const Board *board, int begin, int end) {
     while (begin < end && !lane_idle(&board->lanes[begin])) begin++;
     return begin < end;
