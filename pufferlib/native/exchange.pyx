@@ -174,7 +174,9 @@ cdef class Exchange:
         cdef Lanes lanes = self.lanes
         cdef int64_t now
         while len(self.ready) < self.per_batch:
-            n = 1 if self.in_order else <int>len(self.pending)
+            n = <int>len(self.pending)
+            if self.in_order and n > 1:
+                n = 1
             i = lanes.await_first(self.pending, n, self.size, watch_s)
             if i != 0:
                 now = lanes_clock()

@@ -76,7 +76,7 @@ static inline bool spin_begins(Spin *spin) {
 }
 
 /* Draws the lesson from how late a polite spin saw what it waited for.  A turn of another program
- * costs as much as some hundred wake-ups, so being late weighs more than being in time. */
+ * takes milliseconds, a wake-up microseconds: being late weighs more than being in time. */
 static inline void spin_judge(Spin *spin, int64_t late) {
     if (!spin->polite) return;
     if (late < SPIN_LATE) {

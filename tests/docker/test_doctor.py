@@ -291,7 +291,6 @@ def test_every_config_tells_the_doctor_what_it_understands(listed):
         assert isinstance(entry["steps"], int) and entry["steps"] > 0
 
 
-@pytest.mark.skipif(not (doctor.LOCKS / "tank.txt").is_file(), reason="there is no lock yet")
 def test_every_package_of_an_environment_is_pinned(listed):
     names = {
         (entry["venv"], doctor.normalize(doctor._distribution(requirement)))

@@ -215,6 +215,7 @@ def test_podman_keeps_the_id_of_the_caller(engine, monkeypatch, uid, mapped):
     assert flags(words, "--userns") == mapped
     assert flags(words, "--user") == [f"{uid}:{os.getgid()}"]
     assert flags(words, "--security-opt") == ["label=disable"]
+    assert "--ulimit" not in words
 
 
 def test_gpus_are_handed_over_only_where_there_are_some(engine, monkeypatch, capsys):
